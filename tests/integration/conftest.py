@@ -1,4 +1,4 @@
-"""Runs `latfarm` as people do, as processes of its own, with simulated boards."""
+"""Runs `latfarm` as users do, in separate processes, with simulated boards."""
 
 from __future__ import annotations
 
@@ -41,13 +41,17 @@ PROFILE = {
     "fused_pairs": [["Conv", "Relu"], ["Conv", "BatchNormalization"]],
 }
 GIVE_UP_S = 60.0
-# A Linux capability. A process without it obeys file permissions, even if it is root's.
+"""Longest wait for a condition or for the end of a command, in seconds."""
+
+# This program gives up the Linux capabilities CAP_DAC_OVERRIDE (1) and CAP_DAC_READ_SEARCH (2) with
+# prctl(PR_CAPBSET_DROP = 24), then runs a command: it obeys file permissions even as root.
 WITHOUT_CAPABILITIES = (
     "import ctypes, os, sys\n"
     "for capability in (1, 2):\n"
     "    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)\n"
     "os.execv(sys.argv[1], sys.argv[1:])\n"
 )
+# This program runs a command that cannot write files larger than its first argument, in bytes.
 WITH_SMALL_FILES = (
     "import os, resource, signal, sys\n"
     "size = int(sys.argv[1])\n"
@@ -58,7 +62,7 @@ WITH_SMALL_FILES = (
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait until a condition holds."""
+    """Wait until a condition holds; fail after `GIVE_UP_S` seconds."""
     deadline_s = time.monotonic() + GIVE_UP_S
     while not condition():
         assert time.monotonic() < deadline_s, f"waited in vain: {what}"
@@ -67,7 +71,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a command: its exit code and output."""
+    """A command that has ended: its exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -75,43 +79,46 @@ class Ended:
 
     @property
     def json(self) -> Any:
-        """The JSON that a command printed, which must have succeeded."""
+        """The JSON that the command printed; the command must have succeeded."""
         assert self.code == 0, self
         return json.loads(self.out)
 
 
 @dataclass
 class Shell:
-    """Runs `latfarm` in a home."""
+    """Runs `latfarm` commands in one home."""
 
     home: Path
     env: dict[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """The environment of a command: without our own variables, but with those of the test."""
+        """Return the environment of a command.
+
+        Variables of latfarm and gRPC from outside are removed; those of the test are added.
+        """
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("LATFARM_", "GRPC_"))}
         own = {"LATFARM_HOME": str(self.home), "LATFARM_LOCAL_AGENT": "false"}
-        own["LATFARM_RAY_CPUS"] = "1"  # Ray starts a process for each core, all at once
+        own["LATFARM_RAY_CPUS"] = "1"  # otherwise Ray starts one process per core at once
         return plain | own | {"OMP_NUM_THREADS": "1"} | self.env
 
     def run(self, *arguments: str | Path, prefix: list[str] | None = None) -> Ended:
-        """Run a command until it ends."""
+        """Run a command and wait until it ends."""
         done = subprocess.run(
             [*(prefix or []), *LATFARM, *(str(argument) for argument in arguments)],
             env=self.environment(),
             capture_output=True,
             text=True,
-            timeout=300,  # starting Ray and characterising take long on a busy host
+            timeout=300,  # Ray and a characterisation are slow on a busy host
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def as_nobody_special(self, *arguments: str | Path) -> Ended:
-        """A command that obeys file permissions, even if root runs the tests."""
+        """Run a command that obeys file permissions, even if root runs the tests."""
         return self.run(*arguments, prefix=[sys.executable, "-c", WITHOUT_CAPABILITIES])
 
     def with_small_files(self, size_bytes: int, *arguments: str | Path) -> Ended:
-        """A command that cannot write larger files than this, as on a full disk."""
+        """Run a command that cannot write files larger than this, as if the disk were full."""
         prefix = [sys.executable, "-c", WITH_SMALL_FILES, str(size_bytes)]
         return self.run(*arguments, prefix=prefix)
 
@@ -121,7 +128,7 @@ class Shell:
 
         Args:
             arguments: the arguments of the command.
-            alone: whether no process of this home may be left when it has ended.
+            alone: wait at the end until no process of this home is left.
         """
         process = subprocess.Popen(
             [*LATFARM, *(str(argument) for argument in arguments)],
@@ -141,7 +148,7 @@ class Shell:
                 until(lambda: not self.processes(), "the end of all processes")
 
     def processes(self) -> dict[int, str]:
-        """The processes of this home: their commands by process id."""
+        """Return the running processes of this home: their command lines by process id."""
         mark = str(self.home)
         found = {}
         for process in psutil.process_iter():
@@ -151,14 +158,14 @@ class Shell:
         return found
 
     def listing(self) -> dict[str, int]:
-        """All files of the home with their sizes."""
+        """Return all files of the home with their sizes in bytes."""
         files = (path for path in self.home.rglob("*") if path.is_file())
         return {str(path.relative_to(self.home)): path.stat().st_size for path in files}
 
 
 @dataclass
 class Running:
-    """A command in the background."""
+    """A command that runs in the background."""
 
     process: subprocess.Popen[str]
     shell: Shell
@@ -189,7 +196,7 @@ class PacedAgentOptions(LocalAgentOptions):
     """How to start an agent whose measurements wait for the test; see `paced_runtime`."""
 
     def command(self, port_file: Path) -> list[str]:
-        """The command line of `latfarm-agent`, with `paced_agent.py` in its place."""
+        """Return the command line that starts `paced_agent.py` instead of `latfarm-agent`."""
         python, module, name, *words = LocalAgentOptions.command(self, port_file)
         assert (module, name) == ("-m", "latfarm_agent.cli")
         return [python, str(Path(__file__).with_name("paced_agent.py")), *words]
@@ -197,14 +204,14 @@ class PacedAgentOptions(LocalAgentOptions):
 
 @dataclass
 class Board:
-    """A simulated board and what its agent counts."""
+    """A simulated board with its agent, and the counters of that agent."""
 
     name: str
     agent: LocalAgent
     folder: Path
 
     def allow(self, more: int | None) -> None:
-        """Let this many measurements begin from now on; None: as many as are asked for."""
+        """Let this many more measurements begin; None removes the limit."""
         allowed, begun = self.folder / ALLOWED, self.folder / BEGUN
         if more is None:
             allowed.unlink()
@@ -213,7 +220,7 @@ class Board:
             write_number(allowed, before + more)
 
     def count(self, metric: str) -> float:
-        """The sum of a counter of the agent over all its labels."""
+        """Return a counter of the agent, summed over all its labels."""
         found = re.search(r"answers (http://\S+)", self.agent.log_tail())
         assert found is not None
         with urllib.request.urlopen(found[1], timeout=10) as answer:
@@ -227,7 +234,7 @@ class Board:
 
 
 class Farm:
-    """Makes homes and boards, which end with the tests."""
+    """Makes homes and boards; the boards stop when the tests end."""
 
     platform = PLATFORM
 
@@ -258,7 +265,7 @@ class Farm:
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """Homes and boards for these tests."""
+    """Return a farm that makes homes and boards for the tests of one module."""
     with ExitStack() as stack:
         yield Farm(tmp_path_factory.mktemp("farm"), stack)
 
@@ -283,7 +290,7 @@ class Characterized:
 
 @pytest.fixture(scope="session")
 def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characterized]:
-    """The characterisation that many tests read: 20 kernels and 9 networks."""
+    """Characterise a platform with 20 kernels and 9 networks, once for all tests that read it."""
     command = ("characterize", "-p", PLATFORM, "--budget", "20", "--networks", "9", "--json")
     with ExitStack() as stack:
         farm = Farm(tmp_path_factory.mktemp("characterized"), stack)
@@ -299,7 +306,7 @@ def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characte
 
 
 def write_model(path: Path, channels: int) -> None:
-    """A small ONNX model with real weights; each number gives another model."""
+    """Write a small ONNX model with real weights; each number of channels is another model."""
     info = helper.make_tensor_value_info
     weight = np.ones((channels, 3, 3, 3), np.float32)
     nodes = [
@@ -318,7 +325,7 @@ def write_model(path: Path, channels: int) -> None:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Callable[..., Path]:
-    """Make a folder with this number of models."""
+    """Return a function that makes a folder with a given number of models."""
 
     def make(count: int, first: int = 1) -> Path:
         folder = tmp_path / f"models{first}"
@@ -337,15 +344,16 @@ QUICK: Mapping[str, Any] = {
 
 @pytest.fixture(scope="session")
 def quick() -> str:
-    """Configuration of a networks campaign of short measurements."""
+    """Return the configuration of a networks campaign with short measurements, as JSON."""
     return json.dumps(QUICK)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # runs before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests that start Ray or share the characterised home in one worker process.
+    """Run all tests of this folder in one worker process, and give each a time limit.
 
-    The first of them waits until that home is made.
+    These tests start Ray or share the characterised home. The first test that needs this home waits
+    until it is made.
     """
     here = Path(__file__).parent
     for item in items:

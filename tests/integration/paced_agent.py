@@ -16,11 +16,11 @@ from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.cli import main
 
 RUNTIMES = {"simulated": "paced_runtime:PacedRuntime"}
-"""The runtime in the form in which the agent's worker imports it, from this file's folder."""
+"""Import path of each runtime; the agent's worker imports it from the folder of this file."""
 
 
 def make_bench(args: argparse.Namespace, work_dir: Path) -> Bench:
-    """The bench of the board whose profile the command line names."""
+    """Make the bench of the board whose profile the command line names."""
     options = BenchOptions(
         args.name, args.hardware, work_dir, runtimes=RUNTIMES, search_path=[Path(__file__).parent]
     )

@@ -14,13 +14,13 @@ from latfarm_agent.runtimes.base import Job, Prepared
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
 ALLOWED = "allowed"
-"""Name of the file that the test writes."""
+"""Name of the file with the number of measurements that may begin; the test writes it."""
 
 BEGUN = "begun"
-"""Name of the file that the runtime writes."""
+"""Name of the file with the number of measurements that have begun; the runtime writes it."""
 
 _LOOK_S = 0.005
-"""Time between two looks at the file."""
+"""Time between two reads of the file `allowed`, in seconds."""
 
 
 class PacedRuntime(SimulatedRuntime):
@@ -47,7 +47,7 @@ class PacedRuntime(SimulatedRuntime):
 
 
 def write_number(path: Path, number: int) -> None:
-    """Write a number to a file; a process that reads the file never sees a part of it."""
+    """Write a number to a file in one step: a process never reads only a part of the number."""
     part = path.with_suffix(".part")
     part.write_text(str(number))
     part.replace(path)

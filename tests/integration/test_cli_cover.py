@@ -1,4 +1,4 @@
-"""`latfarm predict --explain`, `latfarm cover` and `latfarm bundle retrain`, as people run them."""
+"""Runs `latfarm predict --explain`, `latfarm cover` and `latfarm bundle retrain` as users do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 
 @pytest.fixture(scope="module")
 def shell(characterized: Any, farm: Any) -> Any:
-    """A copy of the characterised home with its own board: other tests count measurements."""
+    """Return a copy of the characterised home with its own board.
+
+    Other tests count the measurements of the original boards.
+    """
     shell = farm.shell("cover", farm.board("cover-board"))
     shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
     shutil.copy(characterized.shell.home / "store.duckdb", shell.home)
@@ -23,7 +26,7 @@ def shell(characterized: Any, farm: Any) -> Any:
 
 @pytest.fixture
 def model(models: Callable[..., Path]) -> Path:
-    """A network with kernels that are unlike all measured ones."""
+    """Return a network whose kernels are unlike all measured kernels."""
     return next(models(1).glob("*.onnx"))
 
 

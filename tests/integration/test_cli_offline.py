@@ -1,4 +1,4 @@
-"""The results of a characterisation, and commands that only need its bundle."""
+"""Tests of what a characterisation produces, and of commands that only need its bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STAGES = ("overhead", "fusion", "kernels", "networks", "training", "training: ke
 
 @pytest.fixture
 def alone(characterized: Any, farm: Any, request: pytest.FixtureRequest) -> Any:
-    """A home that only has bundles."""
+    """Return a shell in a home that contains bundles and nothing else."""
     name = re.sub(r"\W", "_", request.node.name)
     shell = farm.shell(name)
     shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")

@@ -1,4 +1,4 @@
-"""`latfarm report`, and the report at the end of a characterisation."""
+"""Tests of `latfarm report`, and of the report at the end of a characterisation."""
 
 from __future__ import annotations
 

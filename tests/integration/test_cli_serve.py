@@ -1,4 +1,4 @@
-"""`latfarm serve` and its clients, and what happens when one of them dies."""
+"""Tests of `latfarm serve` with its clients, and of what happens when one of them dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 @pytest.fixture(scope="module")
 def served(characterized: Any) -> Iterator[Any]:
-    """A running `latfarm serve` on the characterised home."""
+    """Run `latfarm serve` on the characterised home during the tests of this module."""
     with characterized.shell.start("serve") as serve:
         assert "latfarm serves on unix:" in serve.line()
         yield serve
@@ -28,7 +28,7 @@ def served(characterized: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shell(served: Any) -> Any:
-    """Runs commands that are clients of it."""
+    """Return a shell whose commands are clients of the running `latfarm serve`."""
     return served.shell
 
 

@@ -17,7 +17,7 @@ COUNT = 80
 
 @pytest.fixture(scope="module")
 def board(farm: Any) -> Any:
-    """A board of these tests alone."""
+    """Return a slow board that only the tests of this module use."""
     return farm.board("slow", measure_ms=100)
 
 
@@ -29,7 +29,8 @@ def test_killed_interrupted_and_resumed(
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
     command += ("--model", models(COUNT), "--config", quick, "--name", "c", "--json")
 
-    # The campaign cannot end before it is killed or interrupted: the board then waits for us.
+    # The board stops after this number of measurements and waits for the test, so that the campaign
+    # cannot end before it is killed or interrupted.
     board.allow(5)
     with shell.start(*command) as running:
         assert running.line() == f"networks: {COUNT} steps\n"
@@ -37,7 +38,7 @@ def test_killed_interrupted_and_resumed(
             assert running.process.poll() is None
         running.process.kill()
         assert running.wait().code == -signal.SIGKILL
-    # At the end of the block the test waited until no agent, Ray or worker process was left.
+    # `shell.start` has waited until no agent, Ray or worker process was left.
     assert shell.processes() == {}
     assert board.agent.alive
     killed = board.measured
@@ -65,7 +66,7 @@ def test_killed_interrupted_and_resumed(
     assert (done["measurements"], done["failures"]) == (COUNT, 0)
     names = [network["name"] for network in done["outcome"]["networks"]]
     assert sorted(names) == sorted(f"net{number}" for number in range(1, COUNT + 1))
-    # Each stop may cost the measurement that ran; the spool keeps results that nobody has got.
+    # Each stop may lose the measurement that was running; the spool keeps results not yet fetched.
     assert COUNT <= board.measured <= COUNT + 4
     stored = shell.run("results", "--limit", "0", "--json").json
     assert len({m["request_id"] for m in stored}) == len(stored) == COUNT

@@ -1,4 +1,4 @@
-"""Models keep their own weights: a file in another format computes the same values."""
+"""Models keep their own weights: the file that is built from a model computes the same values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {"torchscript_11_pools_open": (2, 3, 17, 13), "dynamo_18_causal_open": (
 
 
 def with_random_weights(model: Any) -> Any:
-    """Replace each ConstantOfShape of the text by an initializer, as exporters write it."""
+    """Replace each ConstantOfShape node by a random initializer, as exporters write weights."""
     rng = np.random.default_rng(0)
     graph = model.graph
     shapes = {p.name: onnx.numpy_helper.to_array(p) for p in graph.initializer}
@@ -28,7 +28,7 @@ def with_random_weights(model: Any) -> Any:
         if node.op_type == "ConstantOfShape" and node.input[0] == f"{node.output[0]}_shape":
             shape = shapes[node.input[0]].tolist()
             array = (0.5 * rng.standard_normal(shape)).astype(np.float32)
-            # Tensors that are named as variances must be positive.
+            # A tensor with "var" in its name is a variance, which must be positive.
             array = np.abs(array) + 0.5 if "var" in node.output[0] else array
             graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
         else:
@@ -90,7 +90,8 @@ MASK = np.arange(54).reshape(6, 9) % 7 > 0
 POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [8, 7, 6, 5, 4, 3]])
 Weights = dict[str, Any]
 
-# Forms that files of exporters lack: opset, input, weights (random for a shape), nodes.
+# Models in forms that the exporters' files do not contain. Each has an opset, an input, weights (a
+# shape stands for random weights) and nodes.
 FORMS: dict[str, tuple[int, str, Weights, str]] = {
     "gemm": (
         13,
@@ -220,7 +221,7 @@ def test_large_weights_are_views_of_the_file(tmp_path: Path) -> None:
     assert (found == array.T).all()
     assert not found.flags.owndata
     assert not found.flags.writeable
-    assert weights[name] is not found  # nothing of it is kept
+    assert weights[name] is not found  # each access makes a new array; none is kept
 
 
 def test_weights_that_the_file_cuts_short(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from latfarm_controller import builders, zoo
 
 pytest.importorskip("ai_edge_litert", reason="the builder needs the schema that ships with it")
 
-# Networks with all kinds of convolutions, branches, detectors and attention, in both types.
+# These networks have all kinds of convolutions, branches, detectors and attention.
 NETWORKS = (
     "squeezenet",
     "mobilenet-v3-small",

@@ -1,4 +1,4 @@
-"""A farm's certificates, and a controller in this process that serves other machines."""
+"""Makes a farm's certificates, and runs a controller in this process for other machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 class Home:
-    """A home with a certificate authority."""
+    """A latfarm home with a certificate authority and one registered board."""
 
     def __init__(self, folder: Path) -> None:
         self.config = ControllerConfig(home=folder, local_agent=False)
@@ -29,7 +29,7 @@ class Home:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[ControllerServer]:
-        """A controller that serves everybody with a certificate on loopback."""
+        """Run a controller that serves everybody who has a certificate, on the loopback address."""
         server = await ControllerServer.open(self.config, listen="127.0.0.1:0")
         try:
             yield server
@@ -39,7 +39,7 @@ class Home:
     def client(
         self, name: str, role: str, *, days: int = 365, ca: Path | None = None
     ) -> ControllerConfig:
-        """The settings of another person's machine, with a certificate of this home."""
+        """Return the settings of another person's machine, with a new certificate of this home."""
         cert = self.authority.issue(name, role, days=days)
         return self.config.model_copy(
             update={
@@ -51,12 +51,12 @@ class Home:
 
 
 def channel(server: ControllerServer, config: ControllerConfig) -> grpc.Channel:
-    """A channel to a controller, as the command line opens it."""
+    """Open a channel to a controller in the same way as the command line does."""
     return remote_channel(config.model_copy(update={"controller": server.outside}))
 
 
 def copied(made: Home, folder: Path) -> Home:
-    """A copy of a home with the same authority and all its certificates."""
+    """Copy a home, with its authority and all its certificates, to a new folder."""
     shutil.copytree(made.config.home, folder)
     copy = Home.__new__(Home)
     copy.config = ControllerConfig(home=folder, local_agent=False)
@@ -66,24 +66,24 @@ def copied(made: Home, folder: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home to copy, in which no test makes certificates."""
+    """Return the home that other fixtures copy; no test makes certificates in it."""
     return Home(tmp_path_factory.mktemp("made") / "home")
 
 
 @pytest.fixture(scope="session")
 def home(untouched: Home, tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """One home for all tests, which collects their certificates."""
+    """Return one home for all tests; the certificates that they make stay in it."""
     return copied(untouched, tmp_path_factory.mktemp("shared") / "home")
 
 
 @pytest.fixture
 def own_home(untouched: Home, tmp_path: Path) -> Home:
-    """A home of this test alone, with its own certificates and list of revoked ones."""
+    """Return a home for this test only, with its own certificates and its own revocation list."""
     return copied(untouched, tmp_path / "home")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip these tests where the openssl command is missing, which makes the certificates."""
+    """Skip these tests if the openssl command is missing, as it makes the certificates."""
     if shutil.which("openssl") is None:
         for item in items:
             if HERE in item.path.parents:

@@ -1,4 +1,4 @@
-"""The controller's API: who may call what, over the network and over the home's own socket."""
+"""Who may call which method of the controller, over the network and over the home's socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_method_has_a_role() -> None:
 
 
 def test_a_path_that_is_no_text_leaves_the_controller_well(home: Home) -> None:
-    """Such a path would end the main loop of gRPC's asynchronous server; see `outside.py`."""
+    """A path that is not UTF-8 would end the main loop of gRPC's server; see `outside.py`."""
     ada = home.client("ada", OPERATOR)
 
     def look(server: ControllerServer) -> None:
@@ -75,7 +75,7 @@ def served(home: Home, look: Callable[[ControllerServer], Any]) -> Any:
 
 
 def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
-    """The status of a call without content; OK if it is answered."""
+    """Call a method with an empty request and return its status; OK if it is answered."""
     stub = controller_pb2_grpc.ControllerServiceStub(opened)
     request = getattr(pb, method.input_type.name)()
     try:
@@ -108,7 +108,7 @@ def test_boards_and_controllers_have_no_business_here(
     home: Home, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def look(server: ControllerServer) -> set[grpc.StatusCode]:
-        # An agent's certificate may only be used to serve; OpenSSL refuses it in the handshake.
+        # An agent's certificate is only valid for servers; OpenSSL refuses it in the handshake.
         with channel(server, home.client(f"a-{role}", role)) as opened:
             return {code_of(opened, method) for method in METHODS}
 
@@ -205,7 +205,7 @@ def test_an_operator_of_another_machine_drains_a_board_and_it_outlives_a_restart
 
 @contextlib.contextmanager
 def opened_gate(home: Home, server: ControllerServer) -> Iterator[Outside]:
-    """A second gate to the same controller, whose inner socket a test may look at."""
+    """Open a second gate to the same controller; the test can see its inner socket."""
     gate = Outside(home.config.tls_dir, server.address, "127.0.0.1:0")
     try:
         gate.start()
@@ -234,12 +234,12 @@ def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
 
 
 def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
-    """The inner socket only answers the gate, although others of its owner can open it."""
+    """The inner socket only answers the gate, although the owner's other processes can open it."""
 
     async def play() -> grpc.StatusCode:
         async with home.serving() as server:
             with opened_gate(home, server) as gate:
-                # The relay connects under a name, as the gate does, but the gate did not give it.
+                # The relay binds its socket to a name, as the gate does, but to one of its own.
                 relay = Relay(gate.inner, gate.inner.parent / "stranger")
                 with relay, grpc.insecure_channel(f"127.0.0.1:{relay.port}") as opened:
                     return await asyncio.to_thread(code_of, opened, METHODS[0])
@@ -248,7 +248,7 @@ def test_whoever_passes_the_gate_by_is_refused(home: Home) -> None:
 
 
 class Relay:
-    """Carries bytes between a port and a Unix socket, and connects under a name of its own."""
+    """Copies bytes between a port and a Unix socket; its own end of the socket has a given name."""
 
     def __init__(self, inner: Path, name: Path) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

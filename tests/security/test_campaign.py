@@ -1,4 +1,4 @@
-"""A query to a board behind TLS: no secret gets into a log, and nothing listens beyond loopback."""
+"""During a query to a board with TLS, no secret is logged and only loopback ports are open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("command")]
 
 
 class Played:
-    """What was seen while the query was answered."""
+    """What the test saw during the query: output, open ports, Ray's tokens, and the answer."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -32,7 +32,7 @@ class Played:
         self.answer: dict[str, object] = {}
 
     def look(self) -> None:
-        """Look at all processes of this home: their ports, and Ray's token."""
+        """Note the addresses on which the processes of this home listen, and their Ray token."""
         for process in psutil.process_iter():
             try:
                 environment = process.environ()

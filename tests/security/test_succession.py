@@ -1,4 +1,4 @@
-"""One authority replaces another: nobody with up-to-date files is ever refused."""
+"""A new authority replaces the old one: nobody with up-to-date files is ever refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.security.conftest import Home, channel
 
 
 def outsider(folder: Path, home: Home, name: str, role: str) -> ControllerTlsFiles:
-    """The files of another machine: a certificate, its key, and the authority."""
+    """Make the files of another machine: a certificate, its key, and the authority."""
     folder.mkdir()
     files = ControllerTlsFiles(
         folder / "ca.crt", folder / "own.crt", folder / "own.key", server_name=name
@@ -51,7 +51,7 @@ def give_authority(files: ControllerTlsFiles, home: Home) -> None:
 
 @asynccontextmanager
 async def board_behind_gate(files: ControllerTlsFiles) -> AsyncIterator[str]:
-    """A gate as an agent has it, in front of a server without methods."""
+    """Run a gate like that of an agent, in front of a server without methods."""
     gate = Gate(files.files, (CONTROLLER,))
     server = grpc.aio.server()
     server.add_insecure_port(f"unix:{gate.inner}")
@@ -67,7 +67,7 @@ async def board_behind_gate(files: ControllerTlsFiles) -> AsyncIterator[str]:
 
 @dataclass
 class Farm:
-    """A controller and a board, which serve all the time, and a viewer."""
+    """A controller and a board that serve during the whole test, and the files of a viewer."""
 
     home: Home
     server: ControllerServer
@@ -77,7 +77,7 @@ class Farm:
     stations: list[str] = field(default_factory=list)
 
     async def step(self, name: str, does: Callable[[], object] | None = None) -> None:
-        """Do a step; afterwards the viewer can read, and the controller can reach its board."""
+        """Do a step, then check that the viewer can read and the controller can reach its board."""
         if does is not None:
             does()
         await asyncio.to_thread(self.read, self.viewer)
@@ -174,7 +174,7 @@ def test_the_old_authority_signs_until_the_switch(authority: Authority) -> None:
 
 
 def names_in(cert: Path) -> set[str]:
-    """The host names and addresses in a certificate, as openssl prints them."""
+    """Return the host names and addresses in a certificate, as openssl prints them."""
     command = ["openssl", "x509", "-noout", "-ext", "subjectAltName", "-in", str(cert)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return set(re.findall(r"(?:DNS|IP Address):([^,\s]+)", printed))
@@ -211,7 +211,7 @@ def test_an_interrupted_switch_is_done_again(authority: Authority) -> None:
     old = authority.key.read_bytes()
     succession.switch()
     signing = succession.trusted()[0]
-    # The state between its two halves: the new order of certificates with the old keys.
+    # A switch that stops halfway leaves the new order of certificates with the old keys.
     (authority.folder / "ca-next.key").write_bytes(key)
     authority.key.write_bytes(old)
     assert succession.step is RotationStep.BEGUN

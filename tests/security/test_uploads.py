@@ -89,7 +89,7 @@ def test_what_is_built_for_boards_passes(tmp_path: Path, chunk: int) -> None:
 
 
 def test_models_pass() -> None:
-    # An ONNX model, a TFLite file, a graph as JSON, an ncnn parameter file, an MNN file.
+    # The first bytes of an ONNX model, a TFLite file, a JSON graph, an ncnn and an MNN file.
     heads = (
         b"\x08\x08\x12\x07",
         b"\x1c\0\0\0TFL3",
@@ -113,7 +113,10 @@ def test_only_what_is_listed_is_refused(head: bytes) -> None:
 
 
 def test_the_agent_has_no_way_to_run_what_it_loads() -> None:
-    """The agent uses no pickle, marshal or eval: first bytes do not reveal old pickles."""
+    """The agent uses no pickle, marshal or eval.
+
+    The check of the first bytes is not enough, as it cannot recognise old pickles.
+    """
     forbidden = {"pickle", "cPickle", "marshal", "shelve", "dill", "joblib", "cloudpickle"}
     for path in Path(latfarm_agent.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

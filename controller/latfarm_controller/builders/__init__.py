@@ -1,4 +1,4 @@
-"""Builds the bytes of a model from a graph, for every model format that a board may ask for."""
+"""Builds a model file from a graph, in each of the model formats that boards ask for."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "mnn": ("fp32", "fp16"),
     "graph-json": ("fp32", "fp16", "int8"),
 }
+"""The data types in which each model format can be built."""
 
-# Of a format with a target, "tflite-vela:ethos-u65-256", the part before the colon.
+# The data types of formats whose names end with a target, such as "tflite-vela:ethos-u65-256".
+# The key is the part of the name before the colon.
 _TARGETED: Mapping[str, tuple[str, ...]] = {"tflite-vela": ("int8",)}
 
 _Builder = Callable[[Graph, str, Mapping[str, NDArray[Any]] | None], bytes]
 
-# Module and function that build a format; imported when asked, since some load a runtime.
+# For each format, the module and the function that build it. A module is imported only when its
+# format is asked for, because some modules load a runtime.
 _BUILDERS: Mapping[str, tuple[str, str]] = {
     "onnx": ("onnx.build", "build_onnx"),
     "tflite": ("tflite.build", "build_tflite"),
@@ -35,13 +38,13 @@ _BUILDERS: Mapping[str, tuple[str, str]] = {
 
 
 def dtypes_of(model_format: str) -> tuple[str, ...] | None:
-    """The data types in which a format can be built; None if the format is unknown."""
+    """Return the data types in which a format can be built; None if the format is unknown."""
     kind, _, target = model_format.partition(":")
     return _TARGETED.get(kind) if target else FORMATS.get(model_format)
 
 
 def known_formats() -> str:
-    """All formats in one line, for messages and help texts."""
+    """Return the names of all formats in one line, for messages and help texts."""
     return ", ".join((*FORMATS, *(f"{kind}:TARGET" for kind in _TARGETED)))
 
 
@@ -51,16 +54,17 @@ def build(
     """Build the bytes of a model file; the same graph and weights give the same bytes.
 
     Args:
-        graph: what to build; its activations are float32, whatever `dtype` says.
-        model_format: a key of `FORMATS`, or "tflite-vela:" and an accelerator that Vela knows;
-            "graph-json" is for simulated boards.
-        dtype: one that the format has: "fp32", "fp16" or "int8".
-        weights: values of the graph's weights by name, of their shape and element type; the others
-            become noise. graph-json carries none.
+        graph: the network to build; its activations are float32, whatever `dtype` is.
+        model_format: a key of `FORMATS`, or "tflite-vela:" followed by an accelerator that Vela
+            knows; "graph-json" is for simulated boards.
+        dtype: a data type in which the format can be built: "fp32", "fp16" or "int8".
+        weights: values of the graph's weights by name, with the shape and the element type that the
+            graph states; weights that are not given become noise. A graph-json file has no weights.
 
     Raises:
-        BuildError: the format, or the element type in it, is unknown, or cannot express the graph
-            (names node and op), or a given weight does not fit (names it).
+        BuildError: the format is unknown, it cannot be built in this data type, it cannot express
+            the graph (the message names the node and its op), or a given weight does not fit (the
+            message names it).
     """
     known = dtypes_of(model_format)
     if known is None:

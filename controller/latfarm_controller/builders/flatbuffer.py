@@ -1,4 +1,4 @@
-"""Writes a flatbuffer from its start to its end: tables, vectors and, last, large data.
+"""Writes a flatbuffer from its start to its end: tables and vectors first, large data last.
 
 The format is described at https://flatbuffers.dev/internals. A table starts with its distance to a
 vtable, which tells where in the table each field is. A field points to other tables and vectors by
@@ -19,15 +19,16 @@ Array = NDArray[Any]
 # For each field, its slot in the schema and its struct code; "I" is also used for pointers.
 Fields = tuple[tuple[int, str], ...]
 
-_DATA_ALIGNMENT = 16  # bytes to which large data is aligned
+_DATA_ALIGNMENT = 16  # large data starts at a multiple of this many bytes
 
 
 @cache
 def _layout(fields: Fields) -> tuple[struct.Struct, bytes, tuple[int, ...]]:
-    """How a table is packed: the distance to its vtable, then its fields in the given order.
+    """Lay out a table: the distance to its vtable comes first, then its fields in the given order.
 
     Returns:
-        the packing of distance and fields, the vtable, and the place of each field in the table.
+        the struct that packs the distance and the fields, the vtable, and the offset of each field
+        in the table, in bytes.
     """
     form, places, at = "<i", [], 4
     for _, code in fields:
@@ -53,15 +54,17 @@ class FlatbufferWriter:
         self._vtables: dict[bytes, int] = {}
 
     def table(self, field: int, fields: Fields, values: Sequence[int]) -> list[int]:
-        """Write a table to which the field at `field` points; 0 is the field of the root table.
+        """Write a table, and make the field at the position `field` point to it.
+
+        Positions are bytes from the start of the file.
 
         Args:
-            field: position of the pointing field.
-            fields: of the table, in the order in which they are stored.
-            values: of the fields; 0 for those that will point elsewhere.
+            field: position of the field that points to the table; 0 for the root table.
+            fields: the table's fields, in the order in which they are stored.
+            values: the value of each field; 0 for a pointer whose target is written later.
 
         Returns:
-            the positions of its fields.
+            the positions of the table's fields.
         """
         out = self._out
         packed, vtable, places = _layout(fields)
@@ -77,7 +80,7 @@ class FlatbufferWriter:
         return [start + place for place in places]
 
     def pointers(self, field: int, count: int) -> Iterator[int]:
-        """Write a vector of pointers to tables; returns the position of each."""
+        """Write a vector of pointers to tables, and return the position of each pointer."""
         self._pad(4)
         self._point(field, len(self._out))
         start = len(self._out) + 4
@@ -85,33 +88,36 @@ class FlatbufferWriter:
         return iter(range(start, start + 4 * count, 4))
 
     def text(self, field: int, value: str) -> None:
-        """Write a string."""
+        """Write a string, to which the field at the position `field` points."""
         raw = value.encode()
         self._pad(4)
         self._point(field, len(self._out))
         self._out += struct.pack("<I", len(raw)) + raw + b"\0"
 
     def integers(self, field: int, values: Sequence[int]) -> None:
-        """Write a vector of int32."""
+        """Write a vector of int32 numbers, to which the field at the position `field` points."""
         self._pad(4)
         self._point(field, len(self._out))
         self._out += struct.pack(f"<I{len(values)}i", len(values), *values)
 
     def array(self, field: int, values: Array) -> None:
-        """Write a vector with the elements of an array."""
+        """Write the elements of an array as a vector, to which the field at `field` points."""
         self._pad(values.itemsize, 4)
         self._point(field, len(self._out))
         self._out += struct.pack("<I", values.size) + values.tobytes()
 
     def whole(self, field: int, packed: bytes) -> None:
-        """Copy the root table of another flatbuffer, with all that it points to."""
+        """Copy another flatbuffer, and make the field at `field` point to its root table."""
         self._pad(8)
         (root,) = struct.unpack_from("<I", packed)
         self._point(field, len(self._out) + root)
         self._out += packed
 
     def finish(self, fields: Sequence[int], data: Sequence[Array]) -> bytes:
-        """The bytes of the flatbuffer, with large vectors at the end, to which `fields` point."""
+        """Append the large vectors `data`, and return the bytes of the whole flatbuffer.
+
+        The field at each position in `fields` points to the vector at the same index in `data`.
+        """
         parts: list[Any] = [b""]
         at = len(self._out)
         for field, array in zip(fields, data, strict=True):

@@ -1,10 +1,10 @@
-"""How much the noise in a layer must amplify, so that activations keep their size with depth.
+"""How much a layer with noise as weights must amplify, so that deep activations keep their size.
 
-The batch norms of a network with noise do not normalise, so the weights must do what is otherwise
-left to them. They make up for the activation before the layer (He et al. 2015, section 2.2, here
-for other functions than ReLU too). And they keep the branches of a residual network small beside
-the tensors to which they are added (Zhang et al. 2019, "Fixup"), because otherwise every block
-doubles the variance.
+In a network whose weights are noise, the batch norms do not normalise, so the weights must keep the
+activations in range. First, they compensate for the activation function before the layer (He et al.
+2015, section 2.2; here also for functions other than ReLU). Second, they keep the branches of a
+residual network small compared with the tensors to which they are added (Zhang et al. 2019,
+"Fixup"), because otherwise every block would double the variance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from latfarm_predictors.graph.graph import Graph, Node
 
-# For each function, one over the mean square of the function of a standard normal deviate.
+# For each activation function f, the value of 1 / mean(f(x)^2) for standard normal x.
 _FUNCTIONS: Mapping[str, float] = {
     "Relu": 2.0,
     "Clip": 2.0,
@@ -26,11 +26,13 @@ _FUNCTIONS: Mapping[str, float] = {
     "HardSigmoid": 3.4,
     "Tanh": 2.5,
 }
-# For large deviates, swish becomes ReLU and this value falls from 2.8 to 2. With more than 2, the
-# activations of a deep network would grow without end.
+# The same value for swish. It falls from 2.8 to 2 as the inputs grow, because swish of large inputs
+# is ReLU. With more than 2, the activations would keep growing with the depth of the network.
 _SWISH = 2.0
+# Ops that may compute the factor by which swish or GELU multiplies its input.
 _GATES = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Erf", "Add", "Mul", "Div"})
 
+# Ops that move, pool or resize values; the search for an activation passes through them.
 _MOVES = frozenset(
     {
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Slice", "Concat"),
@@ -41,17 +43,18 @@ _MOVES = frozenset(
 _PASSING = _MOVES | {"BatchNormalization"}
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
-_BRANCH = 0.1  # share of the trunk's variance that a branch adds: over 33 blocks, a factor of 23
-_FAR = 24  # how many nodes to look back or ahead, which is more than residual branches have
+# A residual branch adds this share of the trunk's variance: over 33 blocks it grows 23 times.
+_BRANCH = 0.1
+_FAR = 24  # how many nodes to look back or ahead; residual branches are shorter
 
 
 def gain(graph: Graph, node: Node) -> float:
-    """The variance of a layer's weights times its fan-in."""
+    """Return the variance that a layer's weights need, multiplied by the layer's fan-in."""
     return _input_gain(graph, node.inputs[0]) * _branch(graph, node)
 
 
 def _input_gain(graph: Graph, tensor: str) -> float:
-    """The gain that makes up for the function which computes the layer's input."""
+    """Return the gain that compensates for the function that computes the layer's input."""
     for _ in range(_FAR):
         node = graph.producers.get(tensor)
         if node is None:
@@ -67,7 +70,7 @@ def _input_gain(graph: Graph, tensor: str) -> float:
 
 
 def _is_swish(graph: Graph, node: Node) -> bool:
-    """Whether a node computes x times a function of x, or half of that: swish, hard swish, GELU."""
+    """Whether a node multiplies x by a function of x, as swish, hard swish and GELU do."""
     found: set[str] = set()
     rest = list(graph.data_inputs(node))
     for _ in range(8):
@@ -84,7 +87,11 @@ def _is_swish(graph: Graph, node: Node) -> bool:
 
 
 def _branch(graph: Graph, node: Node) -> float:
-    """The share of the variance for a layer at the end of a branch that is added to others."""
+    """Return the factor on a layer's variance that accounts for additions after the layer.
+
+    It is `_BRANCH` if the layer's result is added to the trunk of a residual network, 1 / n if it
+    is added to others so that n results of layers are summed, and 1 if it is not added.
+    """
     tensor = node.outputs[0]
     for _ in range(_FAR):
         activated = _activated(graph, tensor)
@@ -106,7 +113,7 @@ def _branch(graph: Graph, node: Node) -> float:
 
 
 def _activated(graph: Graph, tensor: str) -> str | None:
-    """The result of the activation that alone reads a tensor; None if there is none."""
+    """Return the result of the only activation function that reads a tensor, or None."""
     readers = graph.consumers.get(tensor, ())
     if len(readers) == 1 and readers[0].op in _FUNCTIONS:
         return readers[0].outputs[0]
@@ -129,7 +136,7 @@ def _ends_in_layer(graph: Graph, tensor: str) -> bool:
             node.op in ("Add", "Mul") and len(graph.data_inputs(node)) == 1
         )
         reads = graph.data_inputs(node)
-        if not passes or not reads:  # nothing but constants: a class token expanded to the batch
+        if not passes or not reads:  # all inputs are constants, such as an expanded class token
             return False
         tensor = reads[0]
     return False

@@ -1,4 +1,4 @@
-"""Writes a graph as JSON, for simulated boards, which execute no model."""
+"""Writes a graph as JSON, for simulated boards, which do not execute models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 def build_graph_json(
     graph: Graph,
-    dtype: str = "fp32",  # noqa: ARG001  (a graph without weights is the same in all)
+    dtype: str = "fp32",  # noqa: ARG001  (without weights, the file is the same in all types)
     weights: Mapping[str, NDArray[Any]] | None = None,  # noqa: ARG001
 ) -> bytes:
-    """The graph as JSON, without weights."""
+    """Return the graph as JSON, without weights."""
     return graph.dumps().encode()

@@ -1,9 +1,9 @@
 """Makes weights for graphs without weights: reproducible noise that keeps activations finite.
 
 Latency does not depend on the values of weights, as long as they are not NaN, infinite, subnormal
-or all equal. The values are taken from one pool of a million normal deviates, so that half a
-gigabyte of weights is copied and no random number is drawn. The length of the pool is prime, so
-that the rows of a matrix that is tiled from it differ.
+or all equal. All values are copied from one pool of a million standard normal numbers, because
+drawing new random numbers for half a gigabyte of weights would be slow. The length of the pool is a
+prime number, so that the rows of a matrix differ although the pool is repeated to fill it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from latfarm_controller.errors import BuildError
 Array = NDArray[Any]
 
 _SCALING = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_INTEGER_SPREAD = 40.0  # with this, deviates within +-3 stay within int8
+# Standard deviation of int8 weights; noise is cut at 3 standard deviations, so it fits in int8.
+_INTEGER_SPREAD = 40.0
 
-# Ops through which integer ids may go before they index a table.
+# Ops that may process integer ids before these index a table.
 _ID_MOVES = frozenset(
     {"Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice"}
 )
 
-_POOL_LENGTH = 1_000_003
+_POOL_LENGTH = 1_000_003  # number of values in the pool: a prime number, see above
 
-# The mean and the standard deviation of a weight's noise.
+# The mean and the standard deviation of the noise that is used for a weight.
 _Moments = tuple[float, float]
-# Gives these for a weight, from the graph, the node that reads it, the weight's place among the
-# operands of that node, and its shape.
+# A function that chooses the moments of a weight from the graph, the node that reads the weight,
+# the index of the weight among the inputs of that node, and the shape of the weight.
 _Role = Callable[[Graph, Node, int, tuple[int, ...]], _Moments]
 
 
 @cache
 def _pool() -> NDArray[np.float32]:
-    """Standard normal deviates cut at +-3, so that 1 + 0.2 * noise is positive."""
+    """Return the pool: standard normal numbers cut at +-3, so that 1 + 0.2 * noise is positive."""
     drawn = np.random.default_rng(20240229).standard_normal(_POOL_LENGTH, dtype=np.float32)
     pool = np.clip(drawn, -3.0, 3.0)
     pool.flags.writeable = False
@@ -50,7 +51,10 @@ def _pool() -> NDArray[np.float32]:
 
 
 def noise(count: int, offset: int, mean: float = 0.0, spread: float = 1.0) -> NDArray[np.float32]:
-    """`count` deviates, beginning at position `offset` of the endlessly repeated pool."""
+    """Return `count` values of the endlessly repeated pool, from position `offset` on.
+
+    They are scaled to the standard deviation `spread` and the mean `mean`.
+    """
     period = _period(count, offset, mean, spread)
     if count <= period.size:
         return period
@@ -60,7 +64,7 @@ def noise(count: int, offset: int, mean: float = 0.0, spread: float = 1.0) -> ND
 
 
 def _period(count: int, offset: int, mean: float, spread: float) -> NDArray[np.float32]:
-    """The part of the noise that repeats: all of it, or a whole turn of the pool."""
+    """Return the part of the noise that repeats: the pool once, or all `count` values if fewer."""
     pool, start = _pool(), offset % _POOL_LENGTH
     if start + count <= _POOL_LENGTH:
         found = pool[start : start + count]
@@ -72,7 +76,7 @@ def _period(count: int, offset: int, mean: float, spread: float) -> NDArray[np.f
 
 
 def _tile(out: memoryview, period: NDArray[np.float32]) -> None:
-    """Fill bytes with repetitions of `period`."""
+    """Fill the buffer `out` with repetitions of `period`."""
     source = period.data.cast("B")
     for start in range(0, len(out), len(source)):
         part = out[start : start + len(source)]
@@ -83,10 +87,11 @@ class Weights:
     """The constants of one graph. Graphs with equal hashes have equal weights."""
 
     def __init__(self, graph: Graph, values: Mapping[str, Array] | None = None) -> None:
-        """Take the given values, and noise for the weights that have none.
+        """Use the given values, and noise for the weights that have none.
 
         Raises:
-            BuildError: a value is for no weight of the graph, or does not fit it; names it.
+            BuildError: the graph has no weight of this name, or the value does not fit the weight;
+                the message names it.
         """
         self._graph = graph
         self._given = {} if values is None else _checked(graph, values)
@@ -101,11 +106,14 @@ class Weights:
         return tensor in self._graph.weights
 
     def type_of(self, tensor: str) -> TensorType:
-        """The type of a weight."""
+        """Return the shape and the element type of a weight."""
         return self._graph.weights[tensor].type
 
     def array(self, tensor: str) -> Array:
-        """The values of a weight: its own, those given, or noise that suits the node that reads it.
+        """Return the values of a weight.
+
+        These are the values that the graph fixes, or else those that the caller gave, or else noise
+        that suits the node that reads the weight.
 
         Returns:
             an array of the weight's shape and element type.
@@ -124,7 +132,10 @@ class Weights:
         return made.astype(dtype, copy=False)
 
     def _integers(self, tensor: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """The weights of an int8 network, which are around zero, or its zero points."""
+        """Return integer weights of a quantised network, or its zero points.
+
+        The zero points are 0, or 128 for uint8; the weights are noise around the same value.
+        """
         _, position, index = self._readers[tensor]
         middle = 128 if dtype == np.uint8 else 0
         if position > 0:
@@ -133,7 +144,7 @@ class Weights:
         return np.rint(made).reshape(shape).astype(dtype)
 
     def write(self, tensor: str, out: memoryview) -> None:
-        """Write the bytes of `array(tensor)` into `out`, without a second copy of large weights."""
+        """Write the bytes of `array(tensor)` into `out`; large noise is written without a copy."""
         weight = self._graph.weights[tensor]
         if (
             weight.values is None
@@ -147,7 +158,7 @@ class Weights:
             out[:] = self.array(tensor).tobytes()
 
     def _recipe(self, tensor: str) -> tuple[int, float, float]:
-        """Where the noise of a weight begins, its mean and its spread."""
+        """Return where in the pool the noise of a weight begins, its mean and its deviation."""
         node, position, index = self._readers[tensor]
         role = _ROLES.get(node.op, _PLAIN)
         mean, spread = role(self._graph, node, position, self._graph.weights[tensor].type.shape)
@@ -155,7 +166,7 @@ class Weights:
 
 
 def _checked(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """The values that were given, after a check of their shapes and element types."""
+    """Return the given values after a check of their names, shapes and element types."""
     for tensor, value in values.items():
         weight = graph.weights.get(tensor)
         if weight is None:
@@ -174,7 +185,7 @@ def _checked(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _fan(graph: Graph, node: Node, fan_in: float) -> _Moments:
-    """Mean and spread that keep the mean square of activations from layer to layer (He 2015)."""
+    """Return the moments that keep the mean square of activations from layer to layer (He 2015)."""
     return 0.0, math.sqrt(gains.gain(graph, node) / max(fan_in, 1.0))
 
 
@@ -204,7 +215,7 @@ def _matmul(graph: Graph, node: Node, position: int, shape: tuple[int, ...]) -> 
 
 
 def _norm(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
-    """Mean and spread of scale, bias, mean and variance; the variance is in 0.4..1.6."""
+    """Return the moments of a norm's scale, bias, mean or variance; a variance is in 0.4..1.6."""
     return ((1.0, 0.1), (0.0, 0.1), (0.0, 0.1), (1.0, 0.2))[position - 1]
 
 
@@ -221,7 +232,11 @@ def _clip(_: Graph, __: Node, position: int, ___: tuple[int, ...]) -> _Moments:
 
 
 def _scaling(graph: Graph, node: Node, _: int, __: tuple[int, ...]) -> _Moments:
-    """Mean and spread of a scale, so that the numbers it stands for suit the next reader."""
+    """Return the moments of the scale of a QuantizeLinear or DequantizeLinear node.
+
+    Integers with the standard deviation `_INTEGER_SPREAD` then stand for real numbers whose
+    standard deviation suits the node that reads them.
+    """
     real = 1.0
     readers = graph.consumers.get(node.outputs[0], ())
     if node.inputs[0] in graph.weights and readers:
@@ -239,7 +254,7 @@ _ROLES: dict[str, _Role] = {
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "LayerNormalization"), _norm),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     **dict.fromkeys(("Mul", "Div"), _constant(1.0, 0.1)),
-    **dict.fromkeys(("Gather", "Concat"), _constant(0.0, 1.0)),  # tokens
+    **dict.fromkeys(("Gather", "Concat"), _constant(0.0, 1.0)),  # token embeddings
     **dict.fromkeys(_SCALING, _scaling),
     "PRelu": _constant(0.25, 0.05),
     "Pow": _constant(2.0, 0.0),
@@ -251,11 +266,11 @@ _PLAIN = _constant(0.0, 0.1)
 
 
 def inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Inputs to run a graph with; they depend only on the graph's inputs and the seed.
+    """Make inputs to run a graph with; they depend only on the graph's inputs and the seed.
 
     Returns:
-        by name: standard normal deviates within +-3 for floats; for integers, ids within the table
-        that they index, or ones (masks) where they index none.
+        an array for each input, by name. Floats are standard normal numbers within +-3. Integers
+        are valid ids if they index a table, and ones otherwise, because they are masks then.
     """
     made: dict[str, Array] = {}
     for index, tensor in enumerate(graph.inputs):
@@ -273,7 +288,7 @@ def inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
 
 
 def _table_size(graph: Graph, tensor: str) -> int | None:
-    """The rows of the smallest table that a tensor of ids indexes; None if it indexes none."""
+    """Return the row count of the smallest table that a tensor indexes; None if it indexes none."""
     sizes = []
     for node in graph.consumers.get(tensor, ()):
         if node.op == "Gather" and node.inputs[1] == tensor:

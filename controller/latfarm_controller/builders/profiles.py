@@ -1,11 +1,12 @@
 """How the values of a tensor are distributed, and arithmetic with such distributions.
 
-A value profile holds one distribution for each index of those axes along which values differ
-systematically, mostly the channels. A distribution is given by its values at fixed quantiles of a
-normal deviate. A function of one tensor acts on the quantiles exactly, so that x * sigmoid(x) is
-not taken for a product of independent values; sums of many terms become normal. This is the
-mean-field view of networks with random weights (Poole et al. 2016), kept per channel, because the
-mean of a channel soon matters more than its variance.
+A value profile describes the values of one tensor. It holds one distribution for each index of the
+axes along which values differ systematically; mostly these are the channels. A distribution is
+stored as its values at fixed quantiles, which are those of a standard normal variable. A function
+of one tensor is applied to the stored values exactly, so that x * sigmoid(x) is not mistaken for a
+product of independent values. Sums of many terms are assumed to be normal. This is the mean-field
+view of networks with random weights (Poole et al. 2016), but per channel, because after some layers
+the mean of a channel matters more than its variance.
 """
 
 from __future__ import annotations
@@ -22,31 +23,36 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 DEVIATIONS = 4.0
-"""The quantiles reach this many standard deviations to each side."""
-# The quantiles as normal deviates, and the probability of each.
+"""The quantiles reach this many standard deviations to each side of the mean."""
+# QUANTILES are places on the axis of a standard normal variable; MASS is the probability of each.
 QUANTILES: Floats = np.linspace(-DEVIATIONS, DEVIATIONS, 33)
 MASS: Floats = np.exp(-(QUANTILES**2) / 2) / np.exp(-(QUANTILES**2) / 2).sum()
 
-# The quantiles of the product of two normal deviates, approximated.
+# The product of two independent standard normal variables at the same quantiles, approximately.
 _PRODUCT: Floats = 0.6 * np.sign(QUANTILES) * np.abs(QUANTILES) ** 1.9
 
 CONSTANT = 0
-"""The `base` of a profile whose values do not vary."""
+"""The `base` of the profile of a constant, whose values do not vary."""
 MOST_ROWS = 4096
-"""Most distributions in a profile, except after a reshape that spreads channels over features."""
-_MOST_FEATURES = 32_768  # most distributions after such a reshape
-_MARGIN = 1.1  # by how much an end of a range is moved outwards that is no bound of the values
+"""The largest number of distributions in a profile.
+
+More are allowed only after a reshape that spreads channels over features.
+"""
+_MOST_FEATURES = 32_768  # the largest number of distributions after such a reshape
+# `span` multiplies an end of a range by this factor, unless it is a bound of the values.
+_MARGIN = 1.1
 
 _bases = count(1)
 
 
 @dataclass(frozen=True, eq=False)
 class ValueProfile:
-    """The values of a tensor at the quantiles, by index of the tensor's axes.
+    """The distributions of the values of a tensor.
 
-    The last axis of `points` holds the quantiles; it has size 1 for a constant. An axis along which
-    all indices have the same distribution has size 1. Profiles with the same `base` vary together.
-    `simplex` is set if the values sum to 1 along the last axis of the tensor.
+    `points` has the axes of the tensor and, as the last axis, the values at the quantiles, which
+    has size 1 for a constant. An axis of the tensor along which all indices have the same
+    distribution also has size 1. Profiles with the same `base` are functions of the same random
+    values. `simplex` is set if the values sum to 1 along the last axis of the tensor.
     """
 
     points: Floats
@@ -55,12 +61,12 @@ class ValueProfile:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the tensor's axes in the profile: the full size, or 1."""
+        """The size of each tensor axis in the profile: the full size, or 1."""
         return self.points.shape[:-1]
 
     @property
     def mean(self) -> Floats:
-        """The mean by index."""
+        """The mean of each distribution."""
         if self.points.shape[-1] == 1:
             return self.points[..., 0]
         found: Floats = self.points @ MASS
@@ -68,33 +74,33 @@ class ValueProfile:
 
     @property
     def variance(self) -> Floats:
-        """The variance by index."""
+        """The variance of each distribution."""
         if self.points.shape[-1] == 1:
             return np.zeros(self.shape)
         found: Floats = np.square(self.points - self.mean[..., None]) @ MASS
         return found
 
     def map(self, function: Callable[[Floats], Floats]) -> ValueProfile:
-        """The profile of a function of every value."""
+        """Return the profile after a function is applied to every value."""
         return ValueProfile(function(self.points), self.base)
 
     def moved(self, function: Callable[[Floats], Floats]) -> ValueProfile:
-        """The profile of the same values in other places; they no longer vary with the original."""
+        """Return the profile of the same values at other places, as `elsewhere` does."""
         return elsewhere(function(self.points), self.base)
 
 
 def unrelated(points: Floats) -> ValueProfile:
-    """A profile that does not vary with any other."""
+    """Return a profile whose values are independent of those of all other profiles."""
     return ValueProfile(points, next(_bases))
 
 
 def elsewhere(points: Floats, base: int) -> ValueProfile:
-    """The profile of values that were moved; a constant stays a constant."""
+    """Return the profile of moved values; its `base` is new, but a constant stays constant."""
     return ValueProfile(points, CONSTANT) if base == CONSTANT else unrelated(points)
 
 
 def constant(data: NDArray[np.generic]) -> ValueProfile:
-    """The profile of known values; if there are too many, some axes are summed up."""
+    """Return the profile of known values; if there are too many, `limited` merges axes."""
     return limited(ValueProfile(np.asarray(data, np.float64)[..., None], CONSTANT))
 
 
@@ -104,7 +110,7 @@ def normal(
     low: Floats | float | None = None,
     high: Floats | float | None = None,
 ) -> ValueProfile:
-    """The profile of normal values, within bounds if they are given."""
+    """Return the profile of normal values, clipped to the bounds if both are given."""
     mean, variance = np.broadcast_arrays(mean, variance)
     points = mean[..., None] + np.sqrt(np.maximum(variance, 0.0))[..., None] * QUANTILES
     if low is not None and high is not None:
@@ -113,14 +119,14 @@ def normal(
 
 
 def drawn(mean: Floats, variance: Floats) -> Floats:
-    """One normal deviate for each index, the same for the same shape."""
+    """Draw one normal number for each index; the random numbers depend only on the size."""
     deviates = np.random.default_rng(mean.size).standard_normal(mean.shape)
     found: Floats = mean + np.sqrt(np.maximum(variance, 0.0)) * deviates
     return found
 
 
 def collapsed(profile: ValueProfile, keep: Sequence[int]) -> ValueProfile:
-    """The mixture over all axes except those to keep, taken for normal."""
+    """Merge the distributions along all axes except `keep`; the mixture is assumed to be normal."""
     axes = tuple(a for a, n in enumerate(profile.shape) if a not in keep and n > 1)
     if not axes:
         return profile
@@ -130,7 +136,7 @@ def collapsed(profile: ValueProfile, keep: Sequence[int]) -> ValueProfile:
 
 
 def limited(profile: ValueProfile, most: int = MOST_ROWS) -> ValueProfile:
-    """The profile with at most `most` rows; the first axes are collapsed first."""
+    """Return the profile with at most `most` distributions; the first axes are merged first."""
     found, axis = profile, 0
     while prod(found.shape) > most:
         found = collapsed(found, range(axis + 1, len(found.shape)))
@@ -139,7 +145,7 @@ def limited(profile: ValueProfile, most: int = MOST_ROWS) -> ValueProfile:
 
 
 def joint(function: Callable[..., Floats], operands: Sequence[ValueProfile]) -> ValueProfile | None:
-    """A function of profiles that vary together; None if they do not vary together."""
+    """Apply a function to profiles with one `base` or constants; None if the bases differ."""
     bases = {operand.base for operand in operands} - {CONSTANT}
     if len(bases) > 1:
         return None
@@ -151,7 +157,7 @@ def joint(function: Callable[..., Floats], operands: Sequence[ValueProfile]) -> 
 
 
 def added(first: ValueProfile, second: ValueProfile) -> ValueProfile:
-    """The profile of a sum."""
+    """Return the profile of the sum of two tensors."""
     together = joint(np.add, (first, second))
     if together is not None:
         return together
@@ -159,19 +165,19 @@ def added(first: ValueProfile, second: ValueProfile) -> ValueProfile:
 
 
 def negated(profile: ValueProfile) -> ValueProfile:
-    """The profile of the negative values."""
+    """Return the profile of the negated values."""
     return profile.map(np.negative)
 
 
 def multiplied(first: ValueProfile, second: ValueProfile) -> ValueProfile:
-    """The profile of a product, within the products of the ends."""
+    """Return the profile of a product, clipped to the products of the operands' extremes."""
     together = joint(np.multiply, (first, second))
     if together is not None:
         return together
     one, other = first.mean, second.mean
     strange = first.variance * second.variance
     variance = strange + first.variance * other**2 + second.variance * one**2
-    # The product of two deviates has the tails of an exponential: 0.6 |q|^1.9 at a normal's q.
+    # The product of two normal values has exponential tails: about 0.6 |q|^1.9 at quantile q.
     tails = strange / np.maximum(variance, 1e-30)
     shape = (1 - tails[..., None]) * QUANTILES + tails[..., None] * _PRODUCT
     points = (one * other)[..., None] + np.sqrt(variance)[..., None] * shape
@@ -185,10 +191,11 @@ def multiplied(first: ValueProfile, second: ValueProfile) -> ValueProfile:
 
 
 def averaged(profile: ValueProfile, axes: Sequence[int], counts: Sequence[int]) -> ValueProfile:
-    """The mean over axes, kept with size 1; `counts` are the tensor's sizes there.
+    """Return the profile of the mean over axes, which keep size 1.
 
-    Along an axis of the profile values are independent. Along others (pixels, tokens) neighbours
-    are alike: a mean over n spreads as one over sqrt(n) strangers would.
+    `counts` are the sizes of these axes in the tensor. Values are assumed to be independent along
+    an axis that has its full size in the profile. Along other axes (pixels, tokens), neighbours are
+    similar, so a mean over n of them varies like a mean over sqrt(n) independent values.
     """
     mean, variance = profile.mean, profile.variance
     over = tuple(axis for axis in axes if profile.shape[axis] > 1)
@@ -205,7 +212,10 @@ def averaged(profile: ValueProfile, axes: Sequence[int], counts: Sequence[int]) 
 
 
 def _order_matrix(strangers: float) -> Floats:
-    """Interpolation from the quantiles of a value to those of the largest of several."""
+    """Return a matrix from a value's quantiles to those of the largest of independent values.
+
+    `strangers` is the number of these values.
+    """
     usual = NormalDist()
     places = np.array(
         [
@@ -218,7 +228,7 @@ def _order_matrix(strangers: float) -> Floats:
 
 
 def largest(profile: ValueProfile, window: int) -> ValueProfile:
-    """The profile of the largest value in a window, whose values are taken for independent."""
+    """Return the profile of the largest of `window` values, which are assumed independent."""
     if profile.points.shape[-1] == 1 or window <= 1:
         return profile
     ordered = np.sort(profile.points, axis=-1)
@@ -226,7 +236,7 @@ def largest(profile: ValueProfile, window: int) -> ValueProfile:
 
 
 def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int]) -> ValueProfile:
-    """The profile of a tensor that is reshaped from `source` to `target`."""
+    """Return the profile of a tensor after a reshape from `source` to `target`."""
     points: Floats = profile.points
     shape: list[int] = []
     kept: list[int] = []
@@ -235,7 +245,7 @@ def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int
         if all(size == 1 for size in sizes):
             shape += [1] * len(left)
             kept += [1] * len(right)
-        else:  # spread out over the whole group
+        else:  # give all axes of the group their full size
             shape += [source[axis] for axis in left]
             kept += [target[axis] for axis in right]
     if prod(shape) > _MOST_FEATURES:
@@ -247,7 +257,7 @@ def regrouped(profile: ValueProfile, source: Sequence[int], target: Sequence[int
 
 
 def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes of two shapes that hold the same elements."""
+    """Pair runs of axes of one shape with runs of the other that hold the same elements."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):
@@ -275,12 +285,12 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int
 
 
 def span(profile: ValueProfile) -> tuple[float, float]:
-    """The range, including zero, that 8 bits represent with the smallest squared error.
+    """Return the range that represents the values in 8 bits with the smallest squared error.
 
-    The error is that of Banner et al. 2019, equation 6: the noise of the step, step^2 / 12, plus
-    what is clipped; it is computed on a grid of ends. An end that is no bound of the values is
-    moved outwards a little, because clipping costs more than a coarse step if the profile is too
-    narrow.
+    The range always includes zero. The error is that of Banner et al. 2019, equation 6: the
+    rounding error, step^2 / 12, plus the error of clipped values. The smallest error is searched on
+    a grid of possible ends. An end that is not a bound of the values is moved outwards by
+    `_MARGIN`: if the estimated profile is too narrow, clipping costs more than a larger step.
     """
     rows = profile.points.reshape(-1, profile.points.shape[-1])
     rows = rows[:: max(rows.shape[0] // 1024, 1)]
@@ -301,7 +311,8 @@ def span(profile: ValueProfile) -> tuple[float, float]:
     at = np.unravel_index(int(noise.argmin()), noise.shape)
     ends = float(shrink[at[0], 0] * low), float(shrink[at[1], 0] * high)
     bounded = [np.count_nonzero(rows == end) > rows.shape[0] // 64 + 1 for end in (low, high)]
-    # Three digits: matrix products differ in the last between machines, and files must not.
+    # Only three digits are kept: the last digits of matrix products differ between machines, but
+    # the files that are built from them must not differ.
     low, high = (
         float(f"{end if fixed else end * _MARGIN:.3g}")
         for end, fixed in zip(ends, bounded, strict=True)

@@ -1,10 +1,10 @@
 """Builds int8 TFLite models that Arm's Vela has compiled for an Ethos-U NPU.
 
-The format is "tflite-vela:<accelerator>", for example "tflite-vela:ethos-u65-256"; the board runs
-the file as it is. Vela runs in a process of its own, because it prints, counts in global variables
-and may crash. Its estimate of the latency, and the operators that it left to the CPU, are appended
-to the file, where the board's agent finds them. On a real board the estimate is a predictor to
-compare ours with.
+The format is "tflite-vela:<accelerator>", for example "tflite-vela:ethos-u65-256". The board runs
+the file without further conversion. Vela runs in a process of its own, because it prints messages,
+keeps counters in global variables and may crash. Vela's estimate of the latency, and the operators
+that it left to the CPU, are appended to the file, where the board's agent finds them. On a real
+board, this project's predictors can be compared with Vela's estimate.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ ACCELERATORS = (
     *(f"ethos-u65-{macs}" for macs in (256, 512)),
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 )
+"""The accelerators for which models can be built, as Vela's `--accelerator-config` names them."""
 MAGIC = b"latfarm-vela-1\0\0"
-"""The last bytes of a file with an estimate; the agent's `tflite.vela` looks for the same."""
+"""A file with an estimate ends with these bytes; the agent's `tflite.vela` looks for them too."""
 
 REMEDY = "install it with: pip install 'latfarm-controller[vela]'"
 TIMEOUT_S = 600.0
-"""Seconds that Vela may take for one model."""
+"""The longest time that Vela may take for one model, in seconds."""
 _OLDEST = 5  # the oldest major version of Vela that is supported
-_CUSTOM = 32  # number of the custom operator in TFLite's schema
+_CUSTOM = 32  # the number that TFLite's schema gives to all custom operators
 _STREAM = b"ethos-u"  # name of the custom operator that runs on the NPU
-_SHOWN_CHARS = 400  # how much of what Vela prints an error message ends with
+_SHOWN_CHARS = 400  # error messages quote at most this many characters of Vela's output
 
 
 @dataclass(frozen=True)
 class VelaSummary:
     """What Vela says about a model.
 
-    `latency_ms` is the latency of the NPU, or 0 if nothing runs there; `on_cpu` are the operators
-    that stay on the CPU; `version` is the version of Vela.
+    `latency_ms` is the estimated latency of the NPU in milliseconds, or 0 if nothing runs there.
+    `on_cpu` lists the operators that stay on the CPU. `version` is the version of Vela.
     """
 
     latency_ms: float
@@ -63,17 +64,18 @@ def build_vela(
     dtype: str = "int8",
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> bytes:
-    """Build a compiled model, with Vela's estimate after its end.
+    """Build a compiled model, with Vela's estimate appended.
 
     Args:
-        graph: what to build.
+        graph: the network to build.
         accelerator: one of `ACCELERATORS`.
-        dtype: "int8": the NPU knows no floats.
-        weights: values of weights by name; the others become noise.
+        dtype: must be "int8", because the NPU has no floating-point arithmetic.
+        weights: values of weights by name; weights that are not given become noise.
 
     Raises:
         BuildError: TFLite cannot express the graph, the accelerator is unknown, Vela is not
-            installed (with the remedy), or it refuses the model, in its own words.
+            installed (the message says how to install it), or Vela refuses the model (the message
+            quotes Vela).
     """
     if accelerator not in ACCELERATORS:
         raise BuildError(
@@ -87,13 +89,13 @@ def build_vela(
 
 
 def with_estimate(data: bytes, estimate: VelaSummary) -> bytes:
-    """A file with an estimate appended."""
+    """Return a file with an estimate appended."""
     text = json.dumps(asdict(estimate), sort_keys=True).encode()
     return data + text + len(text).to_bytes(8, "little") + MAGIC
 
 
 def estimate_of(data: bytes) -> VelaSummary | None:
-    """The estimate behind a file's end; None where there is none."""
+    """Return the estimate that is appended to a file; None if there is none."""
     tail = 8 + len(MAGIC)
     if data[-len(MAGIC) :] != MAGIC:
         return None
@@ -103,7 +105,10 @@ def estimate_of(data: bytes) -> VelaSummary | None:
 
 
 def on_cpu(data: bytes) -> tuple[str, ...]:
-    """The operators of a compiled file that are no command stream of the NPU: "Softmax 'y'"."""
+    """Return the operators of a compiled file that do not run on the NPU.
+
+    Each is given by its type and its first output tensor, such as "Softmax 'y'".
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     names = {value: name for name, value in vars(schema.BuiltinOperator).items() if name.isupper()}
@@ -132,15 +137,15 @@ def _version() -> str:
 
 
 def _compile(graph: Graph, model: bytes, accelerator: str) -> tuple[bytes, float]:
-    """The file that Vela makes, and its estimate in milliseconds.
+    """Return the file that Vela makes, and its estimate of the latency in milliseconds.
 
     Raises:
-        BuildError: it refuses, crashes, or does not end.
+        BuildError: Vela refuses the model, crashes, or does not end within `TIMEOUT_S`.
     """
     with tempfile.TemporaryDirectory(prefix="vela-") as name:
         folder = Path(name)
         (folder / "model.tflite").write_bytes(model)
-        # As told nothing else: the system and memories that Vela itself takes for an accelerator.
+        # Without further options, Vela uses its own default system and memories of an accelerator.
         command = [sys.executable, "-W", "ignore", "-m", "ethosu.vela", "model.tflite"]
         command += ["--output-dir", ".", f"--accelerator-config={accelerator}"]
         try:
@@ -161,7 +166,10 @@ def _compile(graph: Graph, model: bytes, accelerator: str) -> tuple[bytes, float
 
 
 def _latency_ms(summary: Path) -> float:
-    """Cycles over clock; 0 where Vela scheduled nothing for the NPU."""
+    """Read the estimated latency in milliseconds, which is the total cycles over the core clock.
+
+    It is 0 if Vela scheduled nothing for the NPU.
+    """
     with summary.open(newline="") as file:
         (totals,) = csv.DictReader(file)
     return float(totals["cycles_total"]) / float(totals["core_clock"]) * 1e3

@@ -1,1 +1,1 @@
-"""What a board gets when it is enrolled: wheels for its Python and its processor."""
+"""Makes what a board installs when it is enrolled: wheels for its Python and its processor."""

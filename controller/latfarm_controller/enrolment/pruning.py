@@ -1,8 +1,8 @@
-"""Removes old wheelhouses: for each kind of board, the present release and the last are kept.
+"""Removes old wheelhouses: each kind of board keeps its present and its previous release.
 
-`kept.json` in the folder lists them, the newest first, each with the folders of wheels from which
-it was made. A board has the release that it runs on its own disk, and a release that was removed
-here can be made again.
+The file `kept.json` lists the kept releases, the newest first, each with the folders of wheels from
+which it was made. It is safe to remove other releases: a board has the release that it runs on its
+own disk, and a removed release can be made again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from latfarm_predictors.whole_file import written_whole
 RELEASES = 2
 """How many releases are kept for each kind of board."""
 INDEX = "kept.json"
-"""The file that lists the releases that are kept."""
-_VERSION = 1
+"""Name of the file that lists the kept releases."""
+_VERSION = 1  # version of the format of that file
 
+# For each kind of board, its releases, the newest first.
 _Kept = dict[str, list[dict[str, Any]]]
 
 
 def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> None:
-    """Note the present release of a kind of board, and remove what no kind needs any more.
+    """Record the present release of a kind of board, and remove files that no kind needs any more.
 
     The caller must hold the lock of the folder.
 
     Args:
         folder: the folder of wheelhouses.
-        kind: the kind of board: its Python, processor, C library and runtimes.
+        kind: a name for the kind of board: its Python, processor, C library and runtimes.
         archive: the release, a file in the folder.
         parts: the folders of the wheels from which the release was made. Those outside the folder
             are never removed.
@@ -45,7 +46,7 @@ def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> Non
     others = [each for each in known if each["archive"] != archive.name]
     after = {**before, kind: [present, *others][:RELEASES]}
     for path in _paths(before) - _paths(after):
-        # Others may have written to the index, so only paths in our own folders are removed.
+        # Other programs may have changed the index, so only paths in our own folders are removed.
         if (folder / path).resolve().parent in _ours(folder):
             _remove(folder / path)
     with written_whole(folder / INDEX) as part:
@@ -53,7 +54,7 @@ def keep(folder: Path, kind: str, archive: Path, parts: Collection[Path]) -> Non
 
 
 def _ours(folder: Path) -> set[Path]:
-    """The folders in which releases and wheels lie."""
+    """Return the folders that hold releases and wheels."""
     return {folder.resolve(), (folder / "own").resolve(), (folder / "others").resolve()}
 
 
@@ -70,7 +71,7 @@ def _remove(path: Path) -> None:
 
 
 def _read(path: Path) -> _Kept:
-    """The content of the index; empty if it cannot be read, so that nothing is removed."""
+    """Return the content of the index; empty if it cannot be read, so that nothing is removed."""
     try:
         found = json.loads(path.read_text())
         if found["version"] != _VERSION:

@@ -1,4 +1,4 @@
-"""The Python of a board: which wheels fit it, and which conditions of requirements hold there."""
+"""Decides which wheels fit a board, and which conditions of requirements hold there."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from latfarm_controller.errors import UsageError
 
 OLDEST_PYTHON = (3, 8)
 """The oldest Python on which the agent runs."""
-_OLDEST_GLIBC = 5
+_OLDEST_GLIBC = 5  # minor version: glibc 2.5, the oldest that pip is told to accept
 _PYTHON = re.compile(r"3\.(\d{1,2})")
 _GLIBC = re.compile(r"2\.(\d{1,2})")
+# Older names of manylinux, and the minor version of glibc 2 for which each stands.
 _LEGACY = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 MACHINES = ("x86_64", "aarch64", "armv7l")
 """The processors for which wheels exist, as `uname -m` names them."""
@@ -22,13 +23,13 @@ MACHINES = ("x86_64", "aarch64", "armv7l")
 
 @dataclass(frozen=True, slots=True)
 class WheelTarget:
-    """CPython of the version `python` on Linux, on the processor `arch` and with `glibc`.
+    """A kind of board: CPython of version `python` on Linux, a processor `arch` and a `glibc`.
 
-    For example "3.11", "aarch64" and "2.36"; `uname -m` and `getconf GNU_LIBC_VERSION` tell the
-    last two.
+    Example values are "3.11", "aarch64" and "2.36". On a board, `uname -m` prints the processor and
+    `getconf GNU_LIBC_VERSION` prints the version of glibc.
 
     Raises:
-        UsageError: on construction, if no agent runs there.
+        UsageError: on construction, if the agent cannot run on such a board.
     """
 
     python: str
@@ -52,11 +53,11 @@ class WheelTarget:
 
     @property
     def tag(self) -> str:
-        """The target as part of a file's name."""
+        """The target as text for file names, such as "py311-aarch64-glibc2.36"."""
         return f"py{self.version[0]}{self.version[1]}-{self.arch}-glibc{self.glibc}"
 
     def pip_options(self) -> list[str]:
-        """Options that make pip choose wheels for the board.
+        """Return the options that make pip choose wheels for the board.
 
         All older versions of glibc are listed too, because pip does not derive them by itself.
         """
@@ -70,7 +71,7 @@ class WheelTarget:
     def holds(self, marker: Marker | None, extra: str = "") -> bool:
         """Whether a condition of a requirement holds on the board.
 
-        pip itself can only tell that for the Python that it runs in.
+        pip itself evaluates conditions only for the Python in which it runs.
         """
         environment = {
             "implementation_name": "cpython",

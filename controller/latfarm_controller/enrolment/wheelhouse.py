@@ -1,9 +1,9 @@
-"""Makes wheelhouses: archives with all that one kind of board installs.
+"""Makes wheelhouses: archives that hold everything that one kind of board installs.
 
 The archive holds the wheels of the agent and of its messages (`latfarm-protos`), everything that
 they need on a board with that Python and processor, pip itself (Debian's Python has none), and a
-list of all of them with their hashes. Its name contains a hash of its content, so that equal
-contents are the same release.
+list of all of them with their hashes. The name of the archive contains a hash of its content, so
+that archives with equal contents are the same release.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ OWN = ("latfarm-protos", "latfarm-agent")
 """The distributions of this project that a board installs."""
 
 LIST = "requirements.txt"
-"""File in the archive that lists the wheels with their hashes."""
+"""Name of the file in the archive that lists the wheels with their hashes."""
 ABOUT = "release.json"
-"""File in the archive that tells what the release is for."""
-_PINNED_FROM = (3, 11)  # constraints.txt of a checkout is for this Python and newer ones
+"""Name of the file in the archive that says for which boards the release is made."""
+_PINNED_FROM = (3, 11)  # the oldest Python for which constraints.txt of a checkout is valid
 
-_MOST_ROUNDS = 5
+_MOST_ROUNDS = 5  # how often `_complete` looks for missing wheels before it gives up
+# A line of constraints.txt: name==version, and maybe a condition after a semicolon.
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker> *;[^\\]*)?")
 
 
@@ -51,8 +52,7 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)(?P<marker>
 class Wheelhouse:
     """A wheelhouse that was made.
 
-    `left_out` names the runtimes of which something is missing on this Python, each with the
-    reason.
+    `left_out` maps each runtime that cannot be installed completely on this Python to the reason.
     """
 
     release: str
@@ -80,14 +80,14 @@ class Wheelhouse:
 def assemble(
     target: WheelTarget, runtimes: Sequence[str], folder: Path, own: Path | None = None
 ) -> Wheelhouse:
-    """Make a wheelhouse, or find the one that was made before; nothing is fetched twice.
+    """Make a wheelhouse, or return the equal one that was made before; no wheel is fetched twice.
 
     Args:
         target: the Python of the board.
         runtimes: extras of the agent, such as "onnxruntime".
-        folder: where wheelhouses are kept, and the wheels from which they are made.
-        own: a folder with the wheels of this project's distributions; None: they are built from the
-            checkout from which this controller runs.
+        folder: the folder that holds wheelhouses, and the wheels from which they are made.
+        own: a folder with the wheels of this project's distributions; if it is None, they are built
+            from the checkout from which this controller runs.
 
     Raises:
         UsageError: the agent does not know a runtime, or the project's wheels are not found.
@@ -127,10 +127,10 @@ def _own(folder: Path, own: Path | None) -> list[Path]:
 
 
 def _source(name: str) -> Path:
-    """The source folder from which a distribution runs.
+    """Return the source folder from which a distribution runs.
 
     Raises:
-        UsageError: the distribution was installed from a wheel.
+        UsageError: the distribution does not run from a source folder.
     """
     try:
         text = importlib.metadata.distribution(name).read_text("direct_url.json")
@@ -146,7 +146,7 @@ def _source(name: str) -> Path:
 def _others(
     mine: Sequence[Wheel], extras: Sequence[str], target: WheelTarget, folder: Path
 ) -> list[Wheel]:
-    """The wheels of other projects that a board needs, and pip."""
+    """Return the wheels of other projects that a board needs, and the wheel of pip."""
     pins = _pins(target)
     asked = sorted(
         f"{requirement.name}{requirement.specifier}"
@@ -174,7 +174,7 @@ def _complete(
     pins: Sequence[str],
     folder: Path,
 ) -> None:
-    """Fetch wheels that pip left out because their conditions hold on the board, but not here."""
+    """Fetch wheels that pip left out because their conditions hold only on the board."""
     for _ in range(_MOST_ROUNDS):
         there = [wheels.read_wheel(path) for path in folder.glob("*.whl")]
         _, missing = wheels.closure(mine, there, extras, target)
@@ -234,7 +234,7 @@ def _pack(
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove what depends on this machine, so that equal wheels make equal archives."""
+    """Set owner, time and mode to fixed values, so that equal wheels make equal archives."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = 0
@@ -243,10 +243,12 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _pins(target: WheelTarget) -> list[str]:
-    """The tested versions, from the checkout, of what the project's distributions require directly.
+    """Return pins for direct requirements of this project's distributions.
 
-    Indirect requirements are not pinned: the tool that resolved the tested versions may ignore
-    upper bounds on Python, while pip obeys them.
+    The pins are the tested versions in constraints.txt of the checkout; there are none if the
+    target's Python is too old for that file, or if there is no checkout. Indirect requirements are
+    not pinned: the tool that resolved the tested versions may ignore upper bounds on Python, while
+    pip obeys them.
     """
     try:
         file = _source("latfarm-agent").parent / "constraints.txt"

@@ -1,4 +1,4 @@
-"""Single wheels: reads their metadata, and has pip build and fetch them."""
+"""Reads the metadata of single wheels, and runs pip to build and fetch them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.errors import UsageError, WheelError
 
-_PIP_S = 1800.0
+_PIP_S = 1800.0  # time limit for one run of pip, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel: its file, and what its metadata says."""
+    """A wheel: the path of its file, and the content of its metadata."""
 
     path: Path
     name: str
@@ -38,16 +38,16 @@ class Wheel:
 
 
 def read_wheel(path: Path) -> Wheel:
-    """The wheel in a file.
+    """Read a wheel from a file.
 
     Raises:
-        UsageError: the file is no wheel.
+        UsageError: the file is not a wheel.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
         with zipfile.ZipFile(path) as archive:
             inside = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-            # Distributions that are vendored in a wheel have such a file too, deeper in the tree.
+            # Distributions that are vendored in a wheel have such a file too, in a deeper folder.
             text = archive.read(next(each for each in inside if each.count("/") == 1)).decode()
     except (OSError, ValueError, zipfile.BadZipFile, StopIteration) as error:
         raise UsageError(f"{path}: is no wheel: {error}") from error
@@ -57,7 +57,7 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def build(sources: Sequence[Path], folder: Path) -> None:
-    """Build the wheels of source folders into the folder `folder`.
+    """Build wheels from source folders, and write them to `folder`.
 
     Raises:
         WheelError: a wheel cannot be built.
@@ -66,13 +66,13 @@ def build(sources: Sequence[Path], folder: Path) -> None:
 
 
 def fetch(wanted: Sequence[str], target: WheelTarget, pins: Sequence[str], folder: Path) -> None:
-    """Fetch wheels that fit a board, with all that they require.
+    """Fetch wheels that fit a board, with all their requirements.
 
     Args:
-        wanted: requirements, as pip reads them.
+        wanted: requirements in the form that pip reads.
         target: the Python of the board.
         pins: exact versions to use for some distributions.
-        folder: where the wheels go.
+        folder: the folder to which the wheels are written.
 
     Raises:
         WheelError: a wheel cannot be fetched.

@@ -1,6 +1,7 @@
-/* Stands for the vendors' benchmark binaries on a phone: their command lines, their output, and
- * real work on the model's file. Which of them it is, its name says. A word in the file
- * /data/local/tmp/behave makes it do what such binaries do on a bad day.
+/* This program takes the place of the vendors' benchmark binaries on a phone. It has their command
+ * lines and their output, and does real work on the bytes of the model's file. The name under which
+ * it runs decides which binary it imitates. A word in the file /data/local/tmp/behave makes it
+ * misbehave as such binaries sometimes do: it can crash, hang or print garbage, for example.
  */
 #include <signal.h>
 #include <stdint.h>
@@ -79,7 +80,7 @@ static void behave(const char *self, char *word, size_t room) {
     if (!strcmp(word, "fail")) { printf("ERROR: something of its own\n"); exit(1); }
 }
 
-/* --- benchmark_model --- */
+/* --- TFLite's benchmark_model --- */
 
 static const char *flag(int argc, char **argv, const char *name, const char *fallback) {
     size_t length = strlen(name);
@@ -228,7 +229,7 @@ static int benchmark_model(int argc, char **argv, const char *word) {
     return 0;
 }
 
-/* --- MNN's and ncnn's --- */
+/* --- The benchmark binaries of MNN and ncnn --- */
 
 static void loop(int warmup, int runs, double *least, double *most, double *average) {
     double sum = 0;

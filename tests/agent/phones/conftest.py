@@ -1,4 +1,4 @@
-"""A simulated phone behind a double of the adb client, for each test."""
+"""Fixtures that give each test a simulated phone behind a double of the adb client."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.agent.phones.kit import FakePhone, remove_binaries
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> Iterator[None]:
-    """Removes the binaries that tests compiled."""
+    """Remove the binaries that tests compiled, when all tests have ended."""
     yield
     remove_binaries()
 
 
 @pytest.fixture(scope="module")
 def one_phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePhone]:
-    """A phone whose client is in the PATH."""
+    """Return a phone for the tests of one module, and put its adb client first in the PATH."""
     made = FakePhone(tmp_path_factory.mktemp("phone") / "phone")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANDROID_ADB_SERVER_PORT", made.port)
@@ -28,6 +28,6 @@ def one_phone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakePhone]:
 
 @pytest.fixture
 def phone(one_phone: FakePhone) -> FakePhone:
-    """The phone in its normal state, with no file on it."""
+    """Return the phone in its normal state, with none of the agent's files on it."""
     one_phone.reset()
     return one_phone

@@ -1,8 +1,8 @@
 """A phone for tests: a folder with a phone's files, and a strict double of the `adb` client.
 
-The folder's files are the phone: the answers of its commands, its sensors, a word that makes the
-benchmark binaries misbehave. The client does what adb's would do, and no more: an argument that it
-does not know ends it.
+The folder's files are the state of the phone: the output of its commands, its sensors, and a word
+that makes the benchmark binaries misbehave. The double does what adb's client does, and no more: it
+exits with an error at an argument that it does not know.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ ANSWERS = {
     "settings": "0\n",
     "cmd": "priority=0 preferredOrder=0 match=0x0\ncom.acme.launcher/.Home\n",
 }
-"""The output of the phone's commands, by the names of their files in /answers."""
+"""The normal output of the phone's commands, by the names of their files in `answers`."""
 
 SHIM = """\
 #!/bin/sh
@@ -133,7 +133,10 @@ esac
 
 @lru_cache(maxsize=None)
 def binaries() -> Path:
-    """A folder with the benchmark binaries, compiled once; skips the test without a compiler."""
+    """Return a folder with the benchmark binaries, which are compiled once.
+
+    Without gcc, the test that calls this function is skipped.
+    """
     if shutil.which("gcc") is None:
         pytest.skip("the phones' benchmark binary needs gcc")
     folder = Path(mkdtemp(prefix="latfarm-phone-"))
@@ -154,21 +157,21 @@ def remove_binaries() -> None:
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def entry(kind: str, name: str, *variants: dict[str, object], **more: object) -> dict[str, object]:
-    """The entry of a benchmark in the configuration."""
+    """Return the entry of a benchmark binary in the configuration of an agent."""
     path = binaries() / name
     found: dict[str, object] = {"kind": kind, "path": str(path), "sha256": sha256(path)}
     return {**found, "version": "1.0", "variants": list(variants or ({},)), **more}
 
 
 class FakePhone:
-    """A phone in `folder`, and a double of the adb client for it.
+    """A simulated phone in `folder`, and a double of the adb client for it.
 
-    A socket stands for adb's server, so that the client need not start one.
+    An open port takes the place of adb's server, so that nobody has to start a server.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -189,7 +192,7 @@ class FakePhone:
         self._answering.start()
 
     def close(self) -> None:
-        """End the server. Idempotent."""
+        """End the server that stands for adb's. A second call does nothing."""
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
@@ -203,7 +206,7 @@ class FakePhone:
                 return
 
     def reset(self) -> None:
-        """Restore the normal state, with no file on the phone."""
+        """Restore the normal state, with none of the agent's files on the phone."""
         for name, text in ANSWERS.items():
             self.answer(name, text)
         for cluster, most in ((0, 1785600), (4, 2419200)):
@@ -231,17 +234,24 @@ class FakePhone:
         (self.folder / "state").write_text(state)
 
     def switch(self, name: str, on: bool = True) -> None:
-        """Let the phone fail: "full", "corrupt", "drops" or "comes back"."""
+        """Turn a behaviour of the phone on or off.
+
+        Args:
+            name: "full": no space is left on the phone; "corrupt": copied files lose their last
+                byte; "drops": the phone goes away during a guarded script; "comes back": a
+                reconnect makes the phone available again.
+            on: whether the phone behaves like this from now on.
+        """
         path = self.folder / name
         path.touch() if on else path.unlink(missing_ok=True)
 
     def behave(self, word: str) -> None:
-        """Let the benchmark binaries misbehave; empty: let them work again."""
+        """Make the benchmark binaries misbehave as this word says; with "", they work normally."""
         path = self.folder / "data/local/tmp/behave"
         path.write_text(word + "\n") if word else path.unlink(missing_ok=True)
 
     def clock(self, cluster: int, khz: int, most: int) -> None:
-        """Set the clocks of a cluster of cores."""
+        """Set the current and the highest possible clock of a cluster of cores, in kHz."""
         folder = self.folder / f"sys/devices/system/cpu/cpufreq/policy{cluster}"
         folder.mkdir(parents=True, exist_ok=True)
         values = {
@@ -255,25 +265,25 @@ class FakePhone:
             (folder / name).write_text(f"{value}\n")
 
     def log(self) -> list[str]:
-        """The client's calls since the last call of this method."""
+        """Return the calls of the adb client since this method was called last."""
         path = self.folder / "log"
         lines = path.read_text().splitlines() if path.exists() else []
         path.write_text("")
         return lines
 
     def files(self, folder: str) -> list[Path]:
-        """Files below one of the agent's folders on the phone."""
+        """Return all files below one of the agent's folders on the phone, sorted by path."""
         root = self.folder / "data/local/tmp/latfarm" / folder
         return sorted(path for path in root.rglob("*") if path.is_file())
 
 
 def config(*benchmarks: dict[str, object], **options: object) -> AgentConfig:
-    """The configuration of an agent that runs these binaries on the phone."""
+    """Return the configuration of an agent that runs these benchmark binaries on the phone."""
     given = {"benchmarks": list(benchmarks), "runs": 3, "warmup_s": 0.0, **options}
     return AgentConfig(runtimes={RUNTIME: RuntimeConfig(options=given)})
 
 
 def write_cnn(path: Path) -> Path:
-    """Write a small convolutional network as a TFLite file."""
+    """Write a small convolutional network as a TFLite file, and return its path."""
     path.write_bytes(samples()["cnn-fp32"])
     return path

@@ -23,7 +23,7 @@ from tests.ports import free_port
 
 @pytest.fixture
 def without_server(phone: FakePhone, monkeypatch: pytest.MonkeyPatch) -> FakePhone:
-    """The phone, while no adb server runs."""
+    """Return the phone, with a port for adb's server where no server runs."""
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
     return phone
 
@@ -86,7 +86,7 @@ def test_a_phone_that_goes_away_in_the_middle(phone: FakePhone, device: AdbDevic
 
 
 def test_no_answer_in_time(phone: FakePhone, device: AdbDevice) -> None:
-    """The connection may be broken, so the next use makes a new one."""
+    """After a timeout the connection may be broken, so the next use reconnects once."""
     with pytest.raises(DeviceTimeoutError):
         device.shell("exec sleep 60", timeout_s=0.2)
     phone.log()
@@ -115,7 +115,7 @@ def test_files_are_pushed_once(phone: FakePhone, device: AdbDevice, file: Path) 
     assert copy.stat().st_mode & 0o777 == 0o755
     assert not list(copy.parent.glob(".*"))
     assert sum(" push " in line for line in phone.log()) == 1
-    # It is copied neither a second time nor by another agent, as the phone is asked first.
+    # Nobody copies the file again, not even another agent, as each first asks the phone for it.
     device.push(file, "models", "model.bin")
     AdbDevice(SERIAL).push(file, "models", "model.bin")
     assert not any(" push " in line for line in phone.log())

@@ -30,7 +30,7 @@ def asked(**options: object) -> AgentConfig:
 @pytest.fixture(scope="module")
 def one_bench(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     folder = tmp_path_factory.mktemp("work")
-    one_phone.reset()  # it is made before `phone` has undone what the test before did
+    one_phone.reset()  # this fixture runs before `phone` resets the state that the last test left
     bench = phone_bench(
         SERIAL, BenchOptions("phone4-1", "phone4", folder, config=asked(), limits=PATIENT)
     )

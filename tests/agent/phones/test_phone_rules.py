@@ -1,4 +1,4 @@
-"""The state of a phone from the output of its commands, and the rules for measuring it."""
+"""How the state of a phone is read from its commands, and the rules for measuring on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs of every op, and runs in onnxruntime and LiteRT, for the builders' tests."""
+"""Shared fixtures of the builders' tests: small graphs, and runs in onnxruntime and LiteRT."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ Floats = NDArray[np.float32]
 
 
 def inputs_of(graph: Graph, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Uniform noise for each input, within what the int8 models' inputs can say; ids in range."""
+    """Return test data for each input of a graph.
+
+    Floating-point inputs get uniform noise between -2.5 and 2.5, a range that the inputs of int8
+    models can represent. Integer inputs get the valid ids that `inputs` draws.
+    """
     draw = np.random.default_rng(seed)
     found = {}
     for tensor, data in inputs(graph, seed + 1).items():
@@ -34,7 +38,7 @@ def inputs_of(graph: Graph, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 
 def _run_onnx(model: bytes, graph: Graph) -> list[Floats]:
-    """All outputs for `inputs_of(graph)` in onnxruntime on one thread."""
+    """Run a model in onnxruntime on one thread; return all outputs for `inputs_of(graph)`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -43,7 +47,7 @@ def _run_onnx(model: bytes, graph: Graph) -> list[Floats]:
 
 
 class Lite:
-    """A TFLite model in LiteRT's interpreter, fed and read in the Graph's axis order."""
+    """A TFLite model in LiteRT's interpreter; its data have the axis order of the Graph."""
 
     def __init__(self, model: bytes, *, reference: bool = False) -> None:
         kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
@@ -55,7 +59,7 @@ class Lite:
         self.outputs = self.interpreter.get_output_details()
 
     def operators(self) -> list[str]:
-        """Names of the operators in the file, delegates aside."""
+        """Return the names of the operators in the file, without delegates."""
         return [
             op["op_name"]
             for op in self.interpreter._get_ops_details()
@@ -63,7 +67,7 @@ class Lite:
         ]
 
     def run(self, graph: Graph) -> list[Floats]:
-        """Outputs for `inputs_of(graph)`, dequantised."""
+        """Run the model on `inputs_of(graph)` and return its outputs, dequantised to float32."""
         layouts = tflite_report(graph, "fp32").layouts
         for detail, (tensor, data) in zip(self.inputs, inputs_of(graph).items(), strict=True):
             self.interpreter.set_tensor(
@@ -84,7 +88,7 @@ def _stored(data: NDArray[Any], detail: Mapping[str, Any]) -> NDArray[Any]:
         scale, zero = detail["quantization"]
         whole: NDArray[np.int8] = np.clip(np.rint(data / scale) + zero, -128, 127).astype(np.int8)
         return whole
-    return data.astype(detail["dtype"])  # ids are int32 there
+    return data.astype(detail["dtype"])  # TFLite models store token ids as int32
 
 
 def _real(data: NDArray[Any], detail: Mapping[str, Any]) -> Floats:
@@ -94,7 +98,7 @@ def _real(data: NDArray[Any], detail: Mapping[str, Any]) -> Floats:
     return data.astype(np.float32)
 
 
-# Sizes are all different, so that a mixed-up axis shows.
+# All sizes are different, so that a test fails when two axes are swapped.
 def _image(b: GraphBuilder) -> str:
     return b.input((1, 8, 13, 11))
 
@@ -317,7 +321,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def small_graph(request: pytest.FixtureRequest) -> Graph:
-    """Each of the small graphs in turn."""
+    """Return one of the small graphs; a test that uses this fixture runs once for each."""
     b = GraphBuilder(request.param)
     return b.build([SMALL[request.param](b)])
 
@@ -329,7 +333,7 @@ def run_onnx() -> Callable[[bytes, Graph], list[Floats]]:
 
 @pytest.fixture
 def feeds() -> Callable[[Graph], dict[str, NDArray[Any]]]:
-    """What `run_onnx` and `lite` run a graph on."""
+    """Return the function that makes the input data of `run_onnx` and `lite` for a graph."""
     return inputs_of
 
 
@@ -349,7 +353,10 @@ def _small_network(name: str) -> Graph:
 
 
 def _logits(graph: Graph) -> Graph:
-    """The graph without a softmax at its end, whose probabilities 8 bits hardly tell apart."""
+    """Return the graph without a softmax at its end.
+
+    Many probabilities after a softmax are too close to each other to differ in 8 bits.
+    """
     ends = {t: graph.producers[t] for t in graph.outputs if graph.producers[t].op == "Softmax"}
     return replace(
         graph,
@@ -360,12 +367,16 @@ def _logits(graph: Graph) -> Graph:
 
 @pytest.fixture
 def small_network() -> Callable[[str], Graph]:
-    """A thin network of the zoo at a low resolution, down to its logits."""
+    """Return a function that builds a small variant of a zoo network.
+
+    The variant has half the width, a low resolution and no softmax at its end. Only language
+    models keep their width and their end; they are built with `resolution=16`.
+    """
     return _small_network
 
 
 @pytest.fixture
 def light_models() -> dict[str, Path]:
-    """The real networks that ship inside the onnx package."""
+    """Return the paths of the real networks that the onnx package contains, by name."""
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     return {path.stem.removeprefix("light_"): path for path in sorted(folder.glob("*.onnx"))}

@@ -28,7 +28,7 @@ _HALF_FLOATS = (
     "use_bf16_storage",
 )
 
-# What of the shared small graphs ncnn cannot express.
+# The shared small graphs that ncnn cannot express, and the pattern of each error message.
 REFUSED = {
     "batch-norm-rows": r"\(BatchNormalization\): a batch of 3",
     "resize-linear": r"\(Resize\): linear interpolation by asymmetric",
@@ -50,7 +50,7 @@ def reference(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -
 
 
 def lines_of(model: bytes) -> list[list[str]]:
-    """The layers of `.param`, a list of words each."""
+    """Return the layers in the model's `.param` file, each as a list of words."""
     text = zipfile.ZipFile(BytesIO(model)).read(PARAM_NAME).decode()
     return [line.split() for line in text.splitlines()[2:]]
 
@@ -61,7 +61,10 @@ def blobs_of(line: list[str]) -> tuple[list[str], list[str]]:
 
 
 def token_ids(model: bytes) -> set[str]:
-    """Blobs that reach a table."""
+    """Return the blobs that reach an Embed layer.
+
+    A blob reaches it directly, or through Split, Reshape and Flatten layers.
+    """
     found: set[str] = set()
     for line in reversed(lines_of(model)):
         bottoms, tops = blobs_of(line)
@@ -71,7 +74,10 @@ def token_ids(model: bytes) -> set[str]:
 
 
 def run(model: bytes, graph: Graph, folder: Path) -> Arrays:
-    """All outputs for `inputs(graph, 1)` in ncnn on one thread, without half floats."""
+    """Run a model in ncnn on one thread, without half floats.
+
+    Returns all outputs for `inputs(graph, 1)`.
+    """
     import ncnn
 
     zipfile.ZipFile(BytesIO(model)).extractall(folder)
@@ -103,7 +109,10 @@ def run(model: bytes, graph: Graph, folder: Path) -> Arrays:
 
 
 def worst(expected: Arrays, found: Arrays) -> float:
-    """Largest deviation of an output, relative to its largest element."""
+    """Return the largest error of all outputs.
+
+    The error of an output is divided by the largest absolute value that is expected in it.
+    """
     return max(
         float(np.abs(e.astype(np.float64) - f).max() / max(np.abs(e).max(), 1e-9))
         for e, f in zip(expected, found, strict=True)

@@ -1,4 +1,4 @@
-"""Estimated activations: near those that a run gives, without one."""
+"""The activations that are estimated without a run are near those of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from latfarm_predictors.graph.graph import Graph
 
 
 def activations(graph: Graph) -> dict[str, Any]:
-    """All float activations of a run, with the weights that the graph itself has."""
+    """Run a graph with the weights that its `Weights` give; return all float32 activations."""
     noise = Weights(graph)
     own = {t: noise.array(t) for t, weight in graph.weights.items() if weight.values is None}
     names = [t for n in graph.nodes for t in n.outputs if graph.type_of(t).dtype == "float32"]
@@ -31,7 +31,7 @@ def activations(graph: Graph) -> dict[str, Any]:
 
 
 def moments(profile: profiles.ValueProfile) -> tuple[float, float]:
-    """Mean and standard deviation of all values of a tensor."""
+    """Return the mean and the standard deviation of all values of a tensor."""
     mean = profile.mean
     return float(mean.mean()), float((profile.variance.mean() + mean.var()) ** 0.5)
 
@@ -72,7 +72,7 @@ def test_every_op_has_a_profile_of_its_rank(small_graph: Graph) -> None:
 
 
 def test_a_function_of_the_same_tensor_is_exact() -> None:
-    """A swish never falls below -0.28, whatever a product of strangers might."""
+    """A swish is never below -0.28, while a product of two independent tensors can be."""
     b = GraphBuilder("swish")
     x = b.input((1, 4, 8, 8))
     graph = b.build([b.mul(x, b.sigmoid(x)), b.mul(x, b.sigmoid(b.input((1, 4, 8, 8))))])

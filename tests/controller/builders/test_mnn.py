@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 Arrays = list[NDArray[Any]]
 Make = Callable[[GraphBuilder], str]
 
-# MNN's hint for smaller Winograd tiles: its largest lose three digits through a deep network.
+# A hint that makes MNN use smaller Winograd tiles: with its largest tiles, a deep network loses
+# three digits of precision.
 _WINOGRAD_LEVEL, _SMALLER = 3, 1
 
 
@@ -56,7 +57,7 @@ def reference(graph: Graph) -> Arrays:
 
 
 def run(model: bytes, graph: Graph, folder: Path) -> Arrays:
-    """All outputs for `inputs(graph, 1)` in MNN on one thread."""
+    """Run a model in MNN on one thread; return all outputs for `inputs(graph, 1)`."""
     from MNN import expr, nn
 
     file = folder / "model.mnn"
@@ -84,7 +85,10 @@ def run(model: bytes, graph: Graph, folder: Path) -> Arrays:
 
 
 def worst(expected: Arrays, found: Arrays) -> float:
-    """Largest deviation of an output, relative to its largest element."""
+    """Return the largest error of all outputs.
+
+    The error of an output is divided by the largest absolute value that is expected in it.
+    """
     return max(
         float(np.abs(e.astype(np.float64) - f).max() / max(np.abs(e).max(), 1e-9))
         for e, f in zip(expected, found, strict=True)
@@ -108,7 +112,8 @@ def resized(scale: float, **attrs: str) -> Make:
     return lambda b: b.op("Resize", [image(b), "", b.weight((4,), values=scales)], attrs)
 
 
-# What its converter or its engine reads differently from the standard unless it is respelt.
+# Graphs with ops that MNN's converter or engine interprets differently from the ONNX standard,
+# unless the builder first writes them in another form.
 RESPELT: dict[str, Make] = {
     "batch-norm": lambda b: b.batch_norm(image(b)),
     "instance-norm": lambda b: b.op(
@@ -133,7 +138,7 @@ def test_respelt_ops_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
 
 
 def _one_of_each() -> Iterator[str]:
-    """The first family of every module of the zoo."""
+    """Yield the name of the first network family in each module of the zoo."""
     seen: set[str] = set()
     for name, family in zoo.families().items():
         if family.module not in seen:
@@ -249,7 +254,10 @@ def test_what_is_no_model_is_refused_with_the_converters_words() -> None:
 
 @pytest.fixture
 def converter(tmp_path: Path) -> Iterator[Callable[[str], MnnConverter]]:
-    """Makes converters with another program in the place of MNN's, which reads one request."""
+    """Return a function that makes a converter which runs a given program instead of MNN.
+
+    The process reads one request before it runs the program.
+    """
     made: list[MnnConverter] = []
 
     def make(program: str) -> MnnConverter:
@@ -312,7 +320,7 @@ def test_without_mnn_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_of_ours_imports_what_installs_packages() -> None:
-    """`MNN.tools` runs pip when it is imported, to send usage data."""
+    """No file of the project imports `MNN.tools`: it runs pip on import, to send usage data."""
     root = Path(__file__).parents[3]
     for folder in ("agent", "benchmarks", "controller", "predictors", "tests"):
         for file in (root / folder).rglob("*.py"):
@@ -342,12 +350,16 @@ print({hashlib.sha256(build_mnn(graph)).hexdigest() for _ in range(6)})
 
 
 def test_converters_beside_each_other_do_not_mix_up_their_weights(tmp_path: Path) -> None:
-    """MNN's converter parks weights in a file of one name in the working directory."""
+    """Converters that run at the same time do not read each other's temporary files.
+
+    MNN's converter writes weights to a temporary file in the working directory, always under the
+    same name.
+    """
     command = [sys.executable, "-c", BUILD_MANY]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) for _ in range(3)
     ]
     told = [process.communicate(timeout=100)[0].strip().splitlines()[-1] for process in running]
     assert len(set(told)) == 1
-    assert told[0].count("'") == 2  # one hash
+    assert told[0].count("'") == 2  # the printed set holds one hash
     assert not any(tmp_path.iterdir())

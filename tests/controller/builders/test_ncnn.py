@@ -63,7 +63,7 @@ def scale_alone(b: GraphBuilder) -> str:
     return b.add(x, b.sigmoid(x))
 
 
-# Beyond the graphs that the builders' tests share.
+# Graphs in addition to the small graphs that all builders' tests share.
 MORE: Mapping[str, Make] = {
     "mish": lambda b: gate(b, image(b)),
     "swish": lambda b: b.mul(x := image(b), b.sigmoid(x)),

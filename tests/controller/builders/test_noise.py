@@ -1,4 +1,4 @@
-"""Weights as noise: deterministic, finite, scaled by their role, quick to make."""
+"""Noise weights are deterministic, finite, scaled by their role, and quick to make."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_roles_decide_the_scale() -> None:
     conv = weights.array(weight_of(graph, "Conv", 1))
     assert conv.shape == (16, 8, 3, 3)
     assert float(conv.std()) == pytest.approx((1 / 72) ** 0.5, rel=0.1)
-    gemm = weights.array(weight_of(graph, "Gemm", 1))  # behind a Clip, which halves the square
+    # The Gemm follows a Clip, which halves the mean square of its input.
+    gemm = weights.array(weight_of(graph, "Gemm", 1))
     assert float(gemm.std()) == pytest.approx((2 / gemm.shape[1]) ** 0.5, rel=0.1)
     variance = weights.array(weight_of(graph, "BatchNormalization", 4))
     assert variance.min() >= 0.35
@@ -138,7 +139,7 @@ def test_every_weight_of_the_zoo_is_finite_and_not_constant() -> None:
 
 
 def spread_of_layers(graph: Graph) -> list[float]:
-    """Variance times fan-in of each convolution's weights."""
+    """Return, for each convolution, the variance of its weights times their fan-in."""
     weights = Weights(graph)
     found = []
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""ONNX models: valid, runnable, finite, the same bytes for the same graph."""
+"""ONNX models are valid, run with finite results, and are the same bytes for the same graph."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_real_networks_of_the_onnx_package(
     light_models: dict[str, Path], run_onnx: Run
 ) -> None:
     assert len(light_models) == 9
-    # The large ones take a second each and hold nothing new.
+    # The large networks take a second each and test nothing that these three do not.
     for name in ("densenet121", "shufflenet", "squeezenet"):
         graph = read_onnx(light_models[name])
         model = build_onnx(graph)
@@ -78,7 +78,7 @@ def test_the_same_graph_gives_the_same_bytes() -> None:
 
 
 def test_large_weights_are_written_in_place(run_onnx: Run) -> None:
-    """Longer than the noise pool, with a name long enough to move the alignment."""
+    """The weights are longer than the noise pool, and their name shifts the data's alignment."""
     b = GraphBuilder("large")
     graph = b.build([b.fc(b.input((1, 3001)), 401, bias=True)])
     model = onnx.load_from_string(build_onnx(graph))

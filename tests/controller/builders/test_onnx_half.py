@@ -1,4 +1,4 @@
-"""float16 ONNX: halves inside, float32 at the ends, near the float32 model."""
+"""float16 ONNX models: they are float16 inside, float32 at the ends, and near the float32 model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[[bytes, Graph], list[Any]]
 
 
 def sqnr_db(expected: Any, found: Any) -> float:
-    """Signal to quantisation noise."""
+    """Return the signal-to-quantisation-noise ratio in decibels."""
     signal, noise = (np.square(x, dtype=np.float64).sum() for x in (expected, expected - found))
     return float(10 * np.log10(signal / max(noise, 1e-30)))
 

@@ -1,4 +1,4 @@
-"""int8 ONNX: onnxruntime computes with integers, and what comes out is near."""
+"""int8 ONNX models: onnxruntime computes with integers, and results are near the float model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from onnx import TensorProto, numpy_helper
 
 Run = Callable[[Graph, bytes], list[Any]]
 
-# Ops that jump, and attention whose scores no division by sqrt(d) tames.
+# Smallest accepted signal-to-noise ratio, in decibels, of graphs that quantise badly: functions
+# with steps, and an attention that does not divide its scores by sqrt(d). Others must keep 30 dB.
 COARSE = {"floor": 15.0, "ceil": 15.0, "round": 15.0, "attention": 10.0}
 
 
 @pytest.fixture
 def fused(tmp_path: Path) -> Callable[[bytes], Counter[str]]:
-    """How often each op is in the model that onnxruntime makes of one."""
+    """Return a function that counts the ops of a model after onnxruntime has optimised it."""
 
     def optimise(model: bytes) -> Counter[str]:
         path = tmp_path / "optimised.onnx"
@@ -45,7 +46,7 @@ def fused(tmp_path: Path) -> Callable[[bytes], Counter[str]]:
 
 
 def run(graph: Graph, model: bytes) -> list[Any]:
-    """Outputs for standard normal inputs."""
+    """Run a model in onnxruntime on one thread; return its outputs for standard normal inputs."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
@@ -54,7 +55,7 @@ def run(graph: Graph, model: bytes) -> list[Any]:
 
 
 def sqnr_db(graph: Graph, ranges: dict[str, tuple[float, float]] | None = None) -> float:
-    """Signal to quantisation noise of the worst output."""
+    """Return the signal-to-quantisation-noise ratio of the worst output, in decibels."""
     expected = run(graph, build_onnx(graph))
     found = run(graph, build_onnx(graph, "int8", ranges=ranges))
     return min(
@@ -103,7 +104,7 @@ def test_onnxruntime_fuses_all_of_a_convolutional_network(
 
 
 def test_float_parts_lie_between_conversions(fused: Callable[[bytes], Counter[str]]) -> None:
-    """A swish of hard sigmoids is float; a gate multiplies integers."""
+    """A hard swish is computed in float; a gate is multiplied in integers."""
     b = GraphBuilder("parts")
     x = b.hard_swish(b.conv(b.input((1, 8, 9, 9)), 16, 3))
     gate = b.hard_sigmoid(b.conv(b.global_avg_pool(x), 16, 1))
@@ -182,7 +183,8 @@ def test_activations_are_unsigned_and_zero_is_exact() -> None:
     model = onnx.load_from_string(build_onnx(graph, "int8"))
     zeros = {i.name: i for i in model.graph.initializer if i.data_type == TensorProto.UINT8}
     last = [n for n in model.graph.node if n.op_type == "QuantizeLinear"][-1]
-    assert int(numpy_helper.to_array(zeros[last.input[2]])) == 0  # takes the place of the Relu
+    # A zero point of 0 clips negative values, and so it takes the place of the Relu.
+    assert int(numpy_helper.to_array(zeros[last.input[2]])) == 0
 
 
 def test_measured_ranges_take_the_place_of_estimates() -> None:

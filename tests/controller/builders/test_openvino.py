@@ -16,7 +16,7 @@ Run = Callable[[bytes, Graph], list[Any]]
 
 openvino = pytest.importorskip("openvino")
 
-# One of each construction.
+# One network for each kind of construction in the zoo.
 NETWORKS = (
     *("alexnet", "mobilenet-v3-small", "shufflenet-v2", "resnet18", "regnety-200mf", "googlenet"),
     *("densenet121", "efficientnet-b0", "nasbench201", "yolov5n", "yolov8n", "retinanet-r34"),
@@ -25,7 +25,7 @@ NETWORKS = (
 
 
 def run_openvino(model: bytes, feeds: Mapping[str, Any]) -> list[Any]:
-    """All outputs on one thread of the CPU, in float32."""
+    """Run a model in OpenVINO on one CPU thread in float32; return all outputs."""
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": 1,
@@ -38,7 +38,10 @@ def run_openvino(model: bytes, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def worst(expected: list[Any], found: list[Any]) -> float:
-    """Largest deviation, relative to the largest expected output."""
+    """Return the largest error of all outputs.
+
+    The error of an output is divided by the largest absolute value that is expected in it.
+    """
     return max(
         float(np.abs(e - f).max() / max(np.abs(e).max(), 1e-9))
         for e, f in zip(expected, found, strict=True)

@@ -22,6 +22,6 @@ def test_what_litert_computes_in_floating_point_keeps_its_nodes_name(tmp_path: P
     by_op = {layer.op: layer.name for layer in layers}
     (norm,) = [node.name for node in graph.nodes if node.op == "LRN"]
     assert by_op["LocalResponseNormalization"] == norm
-    # Quantising its result is another layer, which must not pass for the normalisation.
+    # The layer that quantises the result must not have the same name as the normalisation.
     assert by_op["Quantize"].startswith(f"{norm}@")
     assert by_op["Dequantize"] not in {node.name for node in graph.nodes}

@@ -1,4 +1,4 @@
-"""int8 TFLite models: integers from end to end, close to the float ones, not saturated."""
+"""int8 TFLite models compute in integers, are close to the float models, and do not saturate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from latfarm_predictors.kernels.fusion import FusionRules
 
 Run = Callable[[bytes, Graph], list[Any]]
 
-# Long chains of coarse steps, and ops that jump; others are within a quarter of the largest value.
+# Largest accepted error, relative to the largest value, of the graphs that quantise badly: a long
+# chain of roundings (attention), and functions with steps. All other graphs must stay within 0.25.
 COARSE = {"attention": 0.6, "floor": 0.6, "ceil": 0.6, "round": 0.6}
 
 
@@ -47,7 +48,7 @@ def test_every_op_runs_in_int8_and_is_near(small_graph: Graph, run_onnx: Run, li
 
 
 def decibels(expected: list[Any], found: list[Any]) -> float:
-    """Signal to quantisation noise."""
+    """Return the signal-to-quantisation-noise ratio over all outputs, in decibels."""
     y, q = (
         np.concatenate([x.reshape(-1).astype(np.float64) for x in xs]) for xs in (expected, found)
     )
@@ -71,13 +72,13 @@ def test_logits_of_networks_keep_twenty_decibels(
     assert decibels(expected, model.run(graph)) >= 20
     raw = model.interpreter.get_tensor(model.outputs[0]["index"])
     assert raw.dtype == np.int8
-    if zoo.find(name)[0].task == "classification":  # a sigmoid may well be 0 or 1
+    if zoo.find(name)[0].task == "classification":  # outputs of a sigmoid may well be 0 or 1
         assert np.mean((raw == -128) | (raw == 127)) < 0.05
     assert len(np.unique(raw)) > 20
 
 
 def norm_behind(graph: Graph, tensor: str) -> bool:
-    """Whether a batch norm reads what comes of a tensor."""
+    """Return whether a batch norm comes after this tensor, directly or behind other nodes."""
     return any(
         reader.op == "BatchNormalization" or any(norm_behind(graph, t) for t in reader.outputs)
         for reader in graph.consumers.get(tensor, ())
@@ -88,11 +89,15 @@ def norm_behind(graph: Graph, tensor: str) -> bool:
 def test_heads_of_detectors_keep_twenty_decibels(
     name: str, small_network: Callable[[str], Graph], run_onnx: Run, lite: Any
 ) -> None:
-    """What boxes and scores are decoded from: decoded, they share one scale of 640 pixels."""
+    """Compare the tensors before they are decoded.
+
+    After decoding, boxes and scores share one scale of 640 pixels.
+    """
     graph = small_network(name)
     convs = (node.outputs[0] for node in graph.nodes if node.op == "Conv")
     last = [t for t in convs if not norm_behind(graph, t)]
-    heads = [t for t in last if graph.type_of(t).shape[1] > 1]  # not that of v8's decoding
+    # The convolution in the decoding of YOLOv8 has one channel; it is no head.
+    heads = [t for t in last if graph.type_of(t).shape[1] > 1]
     assert len(heads) == (3 if name == "yolov5n" else 6)
     graph = replace(graph, outputs=tuple(heads))
     expected = run_onnx(build_onnx(graph), graph)

@@ -24,7 +24,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 
 Run = Callable[[bytes, Graph], list[Any]]
 
-# One of each construction.
+# One network for each kind of construction in the zoo.
 NETWORKS = (
     *("alexnet", "squeezenet", "mobilenet-v2", "mobilenet-v3-small", "mobileone-s0", "mnasnet-a1"),
     *("efficientnet-b0", "ghostnet", "shufflenet-v2", "resnet50", "regnety-200mf", "nasbench201"),
@@ -38,7 +38,10 @@ def operators(model: TfliteModel) -> Counter[str]:
 
 
 def worst(expected: list[Any], found: list[Any]) -> float:
-    """Largest deviation, relative to the largest expected output."""
+    """Return the largest error of all outputs.
+
+    The error of an output is divided by the largest absolute value that is expected in it.
+    """
     return max(
         float(np.abs(e - f).max() / max(np.abs(e).max(), 1e-9))
         for e, f in zip(expected, found, strict=True)
@@ -80,7 +83,7 @@ def test_batch_norms_behind_convs_are_folded() -> None:
     graph = zoo.build("resnet18", resolution=96)
     codes = operators(translate(graph))
     assert codes["CONV_2D"] == 20
-    assert codes["ADD"] == 8  # the residual ones
+    assert codes["ADD"] == 8  # only the additions of the residual connections are left
     assert codes["MUL"] == 0
 
 
@@ -106,7 +109,7 @@ def test_flattening_an_image_needs_one_transpose() -> None:
         ("same", 2, ["CONV_2D"]),
         ("valid", 2, ["CONV_2D"]),
         (1, 1, ["CONV_2D"]),
-        (1, 2, ["PAD", "CONV_2D"]),  # 1 on both sides of an even size is not SAME
+        (1, 2, ["PAD", "CONV_2D"]),  # with stride 2 and an even size, SAME pads one side only
     ],
 )
 def test_pads_become_an_operator_only_where_they_must(

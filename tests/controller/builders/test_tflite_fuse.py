@@ -1,4 +1,4 @@
-"""Clamps drawn into the operators before them: which, and that nothing else changes."""
+"""Clamps are fused into the operators before them, and nothing else changes."""
 
 from __future__ import annotations
 

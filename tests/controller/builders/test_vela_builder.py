@@ -1,4 +1,4 @@
-"""Vela on the controller: what is compiled, what is told of it, and what is refused."""
+"""Vela on the controller: what it compiles, what it reports, and what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = "tflite-vela:ethos-u65-256"
 
 
 def network(*, gather: bool = False) -> Graph:
-    """Two convolutions; with `gather` an operator between that no Ethos-U knows."""
+    """Build two convolutions; with `gather`, an LRN between them that no Ethos-U supports."""
     b = GraphBuilder("small")
     x = b.relu(b.conv(b.input((1, 8, 16, 16)), 16, 3))
     if gather:

@@ -1,4 +1,4 @@
-"""Which wheels a board gets, without an index: wheels of the test's own making."""
+"""Tests which wheels a board gets; the test makes the wheels and uses no package index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_wheel(
     }
     with zipfile.ZipFile(path, "w") as archive:
         for place, text in files.items():
-            # An entry without a time of day: the same wheel made later is the same file.
+            # ZipInfo has a fixed date, so that an equal wheel made later is an equal file.
             archive.writestr(zipfile.ZipInfo(place), text)
     return path
 
@@ -50,7 +50,7 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What pip finds, in the place of pip: all that was asked for by name, and nothing beyond."""
+    """Replace pip: `wheels.fetch` copies the wheels asked for, but not their requirements."""
     folder = tmp_path / "index"
     make_wheel(folder, "pip", "25.0")
     make_wheel(folder, "proto", "2.5")
@@ -79,7 +79,7 @@ def test_a_board_gets_what_it_needs_and_nothing_else(
     needed = {"latfarm_agent", "latfarm_protos", "base", "proto", "pip"}
     plain = wheelhouse.assemble(NEW, [], tmp_path / "w", own)
     assert names(plain) == needed
-    # Its Python decides what else is needed, not the controller's.
+    # The board's Python decides which requirements are needed, not the controller's Python.
     assert names(wheelhouse.assemble(OLD, [], tmp_path / "w", own)) == needed | {"backport"}
     made = wheelhouse.assemble(NEW, ["toy", "young"], tmp_path / "w", own)
     assert names(made) == needed | {"toy", "young"}
@@ -167,7 +167,7 @@ def archives(folder: Path) -> set[str]:
 
 
 def release(own: Path, number: int) -> None:
-    """Another release of ours."""
+    """Make an agent with other metadata for each number, so that each gives another release."""
     make_wheel(own, "latfarm-agent", requires=["latfarm-protos", "base", *["proto"] * number])
 
 
@@ -181,7 +181,7 @@ def test_a_folder_keeps_the_present_release_and_the_one_before(
         made.append(wheelhouse.assemble(NEW, [], folder, own).archive.name)
     assert len(set(made)) == 3
     assert archives(folder) == set(made[1:])
-    # What was the one before is the present one again: nothing is lost by that.
+    # The previous release becomes the present one again, and both are still kept.
     release(own, 2)
     assert wheelhouse.assemble(NEW, [], folder, own).archive.name == made[1]
     assert archives(folder) == set(made[1:])
@@ -199,7 +199,7 @@ def test_each_kind_of_board_keeps_its_own(own: Path, index: Path, tmp_path: Path
         wheelhouse.assemble(NEW, ["toy"], folder, own)
     assert rare.exists()
     assert len(archives(folder)) == 3
-    # One archive of two kinds: to Python 3.8 "young" is the same as nothing.
+    # Two kinds of board share one archive: on Python 3.8, the runtime "young" needs no wheel.
     release(own, 1)
     assert wheelhouse.assemble(OLD, [], folder, own).archive.exists()
 
@@ -236,7 +236,7 @@ def test_nothing_outside_the_folder_is_removed(own: Path, index: Path, tmp_path:
         release(own, number)
         wheelhouse.assemble(NEW, [], folder, own)
     assert (tmp_path / "precious").exists()
-    # A list that cannot be read is begun anew, and costs no file.
+    # If the list cannot be read, a new list is started, and no file is removed.
     before = archives(folder)
     (folder / "kept.json").write_text("{")
     release(own, 5)

@@ -53,19 +53,22 @@ def _measurement(
 
 @pytest.fixture(scope="session")
 def make_graph() -> MakeGraph:
-    """A small graph, another one for another size."""
+    """Return a function that makes a small graph of a given size."""
     return _graph
 
 
 @pytest.fixture(scope="session")
 def make_measurement() -> MakeMeasurement:
-    """A measurement with its graph; `repeat` tells apart requests, `changes` replace fields."""
+    """Return a function that makes a measurement and its graph.
+
+    Its argument `repeat` makes different requests, and `changes` replace fields of the measurement.
+    """
     return _measurement
 
 
 @pytest.fixture(scope="session")
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckDBStore]:
-    """One store for tests that keep to a campaign of their own."""
+    """Open one store for all tests that use only a campaign of their own."""
     with DuckDBStore(tmp_path_factory.mktemp("shared") / "store.duckdb") as opened:
         yield opened
 

@@ -69,7 +69,7 @@ def test_a_killed_writer_loses_nothing_it_was_told(tmp_path: Path, commits: int)
         committed = commits + len(process.stdout.readlines())
     with DuckDBStore(path) as store:
         told = store.campaign_measurements("c")
-        # One more may be there: committed, and killed before it could say so.
+        # The writer may have committed one more and been killed before it printed the line.
         assert committed <= len(told) <= committed + 1
         assert all(told[str(i)].ok for i in range(committed))
         record = store.get_campaign("c")

@@ -1,4 +1,4 @@
-"""Energies in the store: kept, found, exported; and files from before there were any."""
+"""Tests that a store keeps, finds and exports energies, and opens files without energy columns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_energies_are_exported(
     write_measurements(tmp_path / "own.parquet", (m for m, _ in told))
     for file in (tmp_path / "all" / "measurements.parquet", tmp_path / "own.parquet"):
         table = pq.read_table(file)
-        # Behind all others: a reader of the columns that were there before sees no change.
+        # The energy columns are the last, so that the places of older columns do not change.
         assert table.column_names[-len(COLUMNS) :] == COLUMNS
         rows = table.select(COLUMNS).to_pylist()
         assert rows[0] == ENERGY
@@ -76,7 +76,7 @@ def test_energies_are_exported(
 
 @pytest.fixture
 def old_file(tmp_path: Path) -> Path:
-    """A store of schema version 3, with 300 measurements."""
+    """Make a store file of schema version 3, with 300 measurements."""
     path = tmp_path / "old.duckdb"
     with duckdb.connect(str(path)) as connection:
         migrate(connection, known_migrations()[:3])

@@ -29,7 +29,7 @@ sys.stdin.readline()
 
 @contextmanager
 def holding(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until it is told to let go."""
+    """Start another process, which holds the lock until it is told to release it."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
         stdin=subprocess.PIPE,

@@ -205,7 +205,7 @@ def test_a_long_listing_reads_page_by_page_and_misses_nothing(
     store.add_measurements("c", told)
     listing = store.measurements()
     first = next(listing)
-    # What is told meanwhile is newer, so it belongs before what is listed.
+    # A measurement stored during the listing is newer, so it belongs before the listed ones.
     store.add_measurements("c", [make_measurement(repeat=99, measured_at_s=99.0)])
     rest = list(listing)
     assert [first, *rest] == [measurement for measurement, _ in reversed(told)]

@@ -1,1 +1,1 @@
-"""Estimates how large activations will be, without running the network."""
+"""Estimates the distributions of activations without running the network."""

@@ -1,4 +1,4 @@
-"""Value profiles of layers with weights, and of normalisations."""
+"""Computes the value profiles of layers with weights, and of normalisations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.walk import EPSILON, Handler, Walk, int_list, number
 from latfarm_controller.builders.profiles import Floats, ValueProfile
 
-# Sums of products
+# Layers that sum products
 
 
 def _mixed(source: ValueProfile, sums: Floats, squares: Floats, shift: Floats) -> ValueProfile:
-    """The profile of weights (out, in) times values, summed over inputs and taps."""
+    """Return the profile of a layer's results, given its weights and the profile of its input.
+
+    `sums` and `squares` are the weights and their squares, of shape (out, in); `shift` is added to
+    the mean.
+    """
     mean, variance = source.mean.reshape(-1), source.variance.reshape(-1)
     if mean.size == 1:
         return profiles.normal(
@@ -34,7 +38,7 @@ def _conv(walk: Walk, node: Node) -> ValueProfile:
     weight = np.asarray(walk.fetch(kernel), np.float32)
     groups = int(number(node, "group", 1))
     if node.op == "ConvTranspose":
-        # Each result sums over the taps that meet it: kernel / stride of them.
+        # Only kernel / stride of the taps contribute to each result.
         share = prod(int_list(node, "strides")) or 1
         rows = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
         rows = rows.swapaxes(1, 2).reshape(-1, weight.shape[0] // groups, *weight.shape[2:])
@@ -49,7 +53,7 @@ def _conv(walk: Walk, node: Node) -> ValueProfile:
     shift = np.asarray(walk.fetch(node.inputs[2]), np.float64) if len(node.inputs) > 2 else 0.0
     out = rows.shape[0]
     mean, variance = source.mean.reshape(-1), source.variance.reshape(-1)
-    if met.min() < 1 / share:  # a tap that meets padding at some places turns mean into spread
+    if met.min() < 1 / share:  # taps that meet padding at some places add variance
         edges = (taken @ np.maximum(met * (1 - met), 0).astype(np.float32)).astype(np.float64)
     else:
         edges = np.zeros(())
@@ -72,14 +76,15 @@ def _conv(walk: Walk, node: Node) -> ValueProfile:
 
 
 def _met(rim: tuple[Floats, ...], node: Node) -> tuple[Floats, tuple[Floats, ...]]:
-    """How much data the taps of a convolution meet, where they do not meet padding.
+    """Compute how much data the taps of a convolution read, as padding holds only zeros.
 
     Args:
-        rim: mean square of the data by axis and place.
+        rim: for each axis of pixels, the relative mean square of the data at each place.
         node: the convolution.
 
     Returns:
-        by tap, the mean over all results of the mean square that it meets, and the results' rim.
+        for each tap, the mean of `rim` over all places that it reads (0 in padding), and the rim of
+        the results.
     """
     pads, strides, dilations = (int_list(node, name) for name in ("pads", "strides", "dilations"))
     met = np.ones(int_list(node, "kernel_shape"))
@@ -145,7 +150,8 @@ def _matmul(walk: Walk, node: Node) -> ValueProfile:
     if left.simplex:
         values = profiles.collapsed(right, (*heads, rank - 1))
         seconds = (np.square(left.points) @ profiles.MASS).mean((-1, -2), keepdims=True)
-        # All rows share what a plain mean would give: it is a mean to what follows, of either sign.
+        # Each row of the result is a weighted mean of the values. All rows contain the unweighted
+        # mean, which has either sign and is an offset for later layers, so it is drawn at random.
         common = values.variance / depth
         own = np.maximum(depth * seconds - 1 / depth, 0.0) * values.variance
         return profiles.limited(profiles.normal(profiles.drawn(values.mean, common), own))
@@ -162,7 +168,7 @@ def _matmul(walk: Walk, node: Node) -> ValueProfile:
 
 
 def spread(values: Floats, axis: int, size: int) -> Floats:
-    """Values with an axis of size 1 broadcast to its full size."""
+    """Broadcast an axis of size 1 to the size `size`."""
     shape = list(values.shape)
     shape[axis] = size
     return np.broadcast_to(values, shape)

@@ -1,4 +1,4 @@
-"""Value profiles of pools and reductions, and of ops that move data."""
+"""Computes the value profiles of pools and reductions, and of ops that move data."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _concat(walk: Walk, node: Node) -> ValueProfile:
     sizes = [walk.shape(tensor)[axis] for tensor in node.inputs]
     alike = all(part.shape[axis] == 1 for part in parts)
     rows = sum(sizes) * max(prod(part.shape) // part.shape[axis] for part in parts)
-    if (alike and axis != 1) or rows > profiles.MOST_ROWS:  # pixels, tokens, boxes: a mixture
+    if (alike and axis != 1) or rows > profiles.MOST_ROWS:  # pixels, tokens, boxes: mix the parts
         others = [a for a in range(len(parts[0].shape)) if a != axis]
         parts = [profiles.collapsed(part, others) for part in parts]
         share = np.asarray(sizes, np.float64) / sum(sizes)

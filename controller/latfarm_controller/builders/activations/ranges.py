@@ -1,7 +1,7 @@
-"""Estimates the values of a graph's activations, as profiles that go from op to op.
+"""Estimates the values of a graph's activations, as profiles that are passed from op to op.
 
-Nothing is run. Inputs are taken for standard normal within +-3, integer inputs for masks of ones,
-and ids for uniformly distributed.
+The network is not run. Float inputs are assumed to be standard normal, cut at +-3. Integer inputs
+are assumed to be masks of ones, or uniformly distributed ids if they index a table.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HANDLERS: Mapping[str, Handler] = {
 
 
 def profiles_of(graph: Graph, fetch: Fetch) -> dict[str, ValueProfile]:
-    """The value profile of every float activation of a graph.
+    """Return the value profile of every float activation of a graph, by name.
 
     Args:
-        graph: a float network.
-        fetch: values of a weight by name.
+        graph: a network that computes with floats.
+        fetch: returns the values of a weight, given its name.
     """
     return Walk(graph, fetch, _HANDLERS).run()

@@ -1,4 +1,4 @@
-"""Goes through a graph from op to op and keeps the value profile of each tensor."""
+"""Goes through a graph from node to node and keeps the value profile of each tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from latfarm_controller.builders import profiles
 from latfarm_controller.builders.noise import Array
 from latfarm_controller.builders.profiles import Floats, ValueProfile
 
+# Returns the values of a weight, given its name.
 Fetch = Callable[[str], Array]
+# Returns the profiles of the results of a node.
 Handler = Callable[["Walk", Node], "ValueProfile | Sequence[ValueProfile]"]
 
 EPSILON = 1e-5
-"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
+"""The epsilon of normalisations: the default of ONNX, because a graph does not store its own."""
 
 
 class Walk:
-    """A graph, how far it has been walked, and the profiles found so far.
+    """One walk through a graph, with the profiles found so far.
 
-    `handlers` say, by op, what profile the results of a node have.
+    `handlers` holds, for each op, a function that returns the profiles of a node's results.
     """
 
     def __init__(self, graph: Graph, fetch: Fetch, handlers: Mapping[str, Handler]) -> None:
@@ -33,7 +35,7 @@ class Walk:
         self.rims: dict[str, tuple[Floats, ...]] = {}
 
     def run(self) -> dict[str, ValueProfile]:
-        """Walk the whole graph; returns the profiles of the float activations by name."""
+        """Walk the whole graph, and return the profiles of the float activations by name."""
         for tensor in self.graph.inputs:
             if self.is_real(tensor):
                 ones = (1,) * len(self.shape(tensor))
@@ -51,17 +53,17 @@ class Walk:
         return self.graph.type_of(tensor).dtype.startswith("float")
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Shape of a tensor."""
+        """Return the shape of a tensor."""
         return self.graph.type_of(tensor).shape
 
     def profile(self, tensor: str) -> ValueProfile:
-        """The profile of an activation or a constant."""
+        """Return the profile of an activation or a constant."""
         if tensor in self.found:
             return self.found[tensor]
         if tensor not in self.constants:
             if tensor in self.graph.weights:
                 self.constants[tensor] = profiles.constant(self.fetch(tensor))
-            else:  # integers that are computed at run time are taken for masks of ones
+            else:  # integers computed at run time are assumed to be masks of ones
                 self.constants[tensor] = profiles.constant(np.ones((1,) * len(self.shape(tensor))))
         return self.constants[tensor]
 
@@ -73,15 +75,15 @@ class Walk:
         return [self.plain(tensor, self.profile(node.inputs[0])) for tensor in node.outputs]
 
     def rim(self, tensor: str) -> tuple[Floats, ...]:
-        """The mean square of a tensor at each place, along each axis of pixels.
+        """Return the relative mean square of a tensor at each place along each axis of pixels.
 
-        Near padding, sums have fewer terms, so that the mean square there is smaller.
+        It is about 1 on average, and smaller near padding, where sums have fewer terms.
         """
         found = self.rims.get(tensor)
         return tuple(np.ones(n) for n in self.shape(tensor)[2:]) if found is None else found
 
     def _keep_rim(self, node: Node, tensor: str) -> None:
-        """Pass the rim on through an op that leaves pixels in their places."""
+        """Copy the rim from an input to the result of an op that leaves pixels in their places."""
         if tensor not in self.rims and len(self.shape(tensor)) > 2:
             for source in node.inputs:
                 if source in self.rims and self.shape(source)[2:] == self.shape(tensor)[2:]:
@@ -89,18 +91,18 @@ class Walk:
                     return
 
     def plain(self, tensor: str, source: ValueProfile) -> ValueProfile:
-        """One distribution of all values of a profile, for a tensor of any rank."""
+        """Merge a profile into one distribution, and give it the rank of `tensor`."""
         points = profiles.collapsed(source, ()).points
         return profiles.unrelated(points.reshape((1,) * len(self.shape(tensor)) + (-1,)))
 
 
 def number(node: Node, name: str, default: float) -> float:
-    """The value of a scalar attribute."""
+    """Return the value of a scalar attribute, or `default` if it is missing."""
     value = node.attrs.get(name, default)
     return float(value) if isinstance(value, int | float) else default
 
 
 def int_list(node: Node, name: str) -> tuple[int, ...]:
-    """The values of a list attribute; () if it is missing."""
+    """Return the values of a list attribute, or () if it is missing."""
     value = node.attrs.get(name, ())
     return tuple(int(v) for v in value) if isinstance(value, tuple) else ()

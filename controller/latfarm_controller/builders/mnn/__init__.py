@@ -1,1 +1,1 @@
-"""Graph -> MNN, by its converter."""
+"""Builds MNN models from graphs, with MNN's own converter."""

@@ -1,9 +1,10 @@
-"""Builds MNN models in float32, with MNN's own converter from the ONNX model that we build.
+"""Builds MNN models in float32: builds an ONNX model and converts it with MNN's own converter.
 
-The converter runs in a process of its own (`mnn/converter.py`). Its default options are kept, as
-for a deployed model, except that GELU is kept exact. Two things are changed around it. First, nodes
-that the converter reads differently from the ONNX standard are written in another way. Second, the
-random identity that it gives each file is replaced by one that is computed from the content.
+The converter runs in a process of its own (`mnn/converter.py`). It runs with its default options,
+as for a deployed model, except that it must not replace GELU by an approximation. We correct two
+things. First, nodes that the converter reads differently from the ONNX standard are written in
+another way. Second, the random identity that it gives each file is replaced by one that is computed
+from the content, so that the same graph always gives the same file.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from latfarm_controller.builders.noise import Weights
 from latfarm_controller.builders.onnx.file import OnnxDraft, serialise
 from latfarm_controller.errors import BuildError
 
-# MNN takes a missing epsilon for 0, the ONNX standard for this.
+# ONNX's default epsilon of normalisations. If the attribute is missing, MNN uses 0 instead.
 _EPSILON = 1e-5
 _NORMALISATIONS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization"})
-# MNN adds any number of operands, but broadcasts two.
+# Ops with any number of operands, and the op for two operands that replaces each of them if the
+# operands have different shapes: MNN adds any number of operands, but broadcasts only two.
 _SEVERAL: Mapping[str, str] = {"Sum": "Add", "Mean": "Add", "Max": "Max", "Min": "Min"}
-_UUID_LENGTH = 36
+_UUID_LENGTH = 36  # characters of a UUID, with its four hyphens
 
 
 def build_mnn(
@@ -40,13 +42,14 @@ def build_mnn(
     """Build an MNN model, whose inputs and outputs have the names of the graph.
 
     Args:
-        graph: what to build.
-        dtype: "fp32"; "fp16" is the same file: MNN rounds when it loads it, as its session says.
-        weights: values of weights by name; the others become noise.
+        graph: the graph to build.
+        dtype: "fp32" or "fp16". Both give the same file, because MNN rounds the weights when it
+            loads the file, if its session asks for float16.
+        weights: the values of weights, by name. All other weights get random values.
 
     Raises:
-        BuildError: MNN cannot express a node (names it and its op, or tells the converter's words),
-            a given weight does not fit, or MNN is not installed.
+        BuildError: MNN cannot express a node (the message names the node and its op, or quotes the
+            converter), a given weight does not fit the graph, or MNN is not installed.
     """
     if dtype not in ("fp32", "fp16"):
         raise BuildError(f"mnn is built as fp32 or fp16, not {dtype!r}")
@@ -111,10 +114,10 @@ def _resize_limit(graph: Graph, node: Node) -> str:
 
 
 def _respelt(graph: Graph, draft: OnnxDraft, node: Node) -> Sequence[Node]:
-    """The nodes that make MNN compute what a node means in the ONNX standard."""
+    """Return the nodes with which MNN computes what one node means in the ONNX standard."""
     if node.op in _NORMALISATIONS:
         return [replace(node, attrs={**node.attrs, "epsilon": _EPSILON})]
-    if node.op == "Less":  # wrong in the last elements of a tensor
+    if node.op == "Less":  # MNN computes the last elements of a Less wrongly
         return [replace(node, op="Greater", inputs=tuple(reversed(node.inputs)))]
     if node.op == "Dropout":
         return [Node(node.name, "Identity", node.inputs[:1], node.outputs[:1])]
@@ -125,7 +128,7 @@ def _respelt(graph: Graph, draft: OnnxDraft, node: Node) -> Sequence[Node]:
 
 
 def _chain(graph: Graph, draft: OnnxDraft, node: Node) -> list[Node]:
-    """Nodes of two operands each, for a node with several operands of different shapes."""
+    """Return nodes with two operands each that compute a node with several operands."""
     made: list[Node] = []
     total = node.inputs[0]
     mean = node.op == "Mean"
@@ -147,7 +150,11 @@ def _share(graph: Graph, node: Node) -> NDArray[Any]:
 
 
 def _told(graph: Graph, error: ConverterError) -> BuildError:
-    """The BuildError for a failure of the converter; names a node if the converter names an op."""
+    """Return the BuildError for a failure of the converter.
+
+    The error names the first node whose op the converter's log reports as unknown. If there is
+    none, it quotes the log.
+    """
     unknown = set(re.findall(r"ONNX::(\w+)", error.log))
     for node in graph.nodes:
         if node.op in unknown:
@@ -158,14 +165,14 @@ def _told(graph: Graph, error: ConverterError) -> BuildError:
 class MnnModel:
     """Reads parts of an MNN file, which is a flatbuffer whose root table is MNN's `Net`."""
 
-    # Fields of Net: their places in its table.
+    # The numbers of the fields of the table `Net`, which count its fields from 0.
     _TENSOR_NAMES, _UUID = 7, 11
 
     def __init__(self, data: bytes) -> None:
-        """Take a file's bytes.
+        """Read the bytes of a file.
 
         Raises:
-            BuildError: they are no MNN model.
+            BuildError: the bytes are not an MNN model.
         """
         self._data = data
         try:
@@ -175,7 +182,10 @@ class MnnModel:
             raise BuildError("MNN's converter wrote no model") from error
 
     def with_own_uuid(self) -> bytes:
-        """The file with its random identity replaced by one computed from its content."""
+        """Return the file with its random identity replaced by one computed from its content.
+
+        A file without an identity is returned as it is.
+        """
         at = self._field(self._UUID)
         if not at or self._uint(at) != _UUID_LENGTH:
             return self._data
@@ -189,7 +199,7 @@ class MnnModel:
         return int(struct.unpack_from("<I", self._data, at)[0])
 
     def _field(self, index: int) -> int:
-        """Where a string or vector of the root table begins; 0 if it is absent."""
+        """Return the offset in bytes of a string or vector of the root table; 0 if it is absent."""
         table = self._uint(0)
         fields = table - struct.unpack_from("<i", self._data, table)[0]
         size = struct.unpack_from("<H", self._data, fields)[0]

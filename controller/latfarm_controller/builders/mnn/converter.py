@@ -1,8 +1,8 @@
-"""Runs MNN's converter in a process of its own, so that its crash is only an error here.
+"""Runs MNN's converter in a process of its own, so that a crash of the converter is only an error.
 
 MNN's command line reports its use over the network and installs packages. The function behind it,
-which `mnn/worker.py` calls, does neither. The process is kept for further models; it ends with this
-one, when its standard input closes.
+which `mnn/worker.py` calls, does neither. The converter's process is kept for further models. It
+ends when its standard input closes, which happens at the latest when this process ends.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import IO
 from latfarm_controller.errors import BuildError
 
 WORKER = Path(__file__).with_name("worker.py")
-"""The program that runs MNN's converter."""
+"""Path of the program that runs MNN's converter."""
 LONGEST_S = 900.0
-"""Seconds that one model may take; half a gigabyte of weights takes 15 s."""
-_MOST_USES = 1000  # models until a new process is started, because the old one may leak memory
-_LOG_CHARS = 2000  # how much of the converter's log an error message ends with
+"""Longest time that one model may take, in seconds; half a gigabyte of weights takes 15 s."""
+_MOST_USES = 1000  # models that one process converts; it is then replaced, as it may leak memory
+_LOG_CHARS = 2000  # characters of the converter's log that an error message quotes, from its end
 
 
 class ConverterError(Exception):
-    """The converter made no model; `log` is what it printed."""
+    """The converter made no model; `log` is the text that it printed."""
 
     def __init__(self, why: str, log: str) -> None:
         super().__init__(f"{why}: {log.strip()[-_LOG_CHARS:]}" if log.strip() else why)
@@ -41,11 +41,11 @@ class ConverterError(Exception):
 
 
 class MnnConverter:
-    """A process that runs MNN's converter, and its private `folder`. It is kept for many models.
+    """A process that runs MNN's converter, one model after another, and its private `folder`.
 
     Args:
-        program: the program that runs the converter.
-        longest_s: how long one model may take, in seconds.
+        program: the path of the program that runs the converter.
+        longest_s: the longest time that one model may take, in seconds.
 
     Raises:
         BuildError: MNN is not installed.
@@ -72,17 +72,21 @@ class MnnConverter:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Return the id of the converter's process."""
         return self._process.pid
 
     @property
     def fresh(self) -> bool:
-        """Whether it can take another model: it runs, this process made it, and it is not old."""
+        """Return whether the converter can take another model.
+
+        Its process must be running, must have been started by the current process and not by its
+        parent before a fork, and must not have converted too many models.
+        """
         alive = self._process.poll() is None
         return alive and self._owner == os.getpid() and self._uses < _MOST_USES
 
     def convert(self, onnx: bytes, options: Sequence[str]) -> bytes:
-        """Convert an ONNX model to an MNN model.
+        """Convert an ONNX model to an MNN model, with further options of MNN's converter.
 
         Raises:
             ConverterError: the converter refused the model, died, or took too long.
@@ -134,7 +138,10 @@ class MnnConverter:
         return told.replace(f"{self.folder}{os.sep}", "")
 
     def close(self) -> None:
-        """End the process; in a fork of the process that made it, do nothing."""
+        """End the converter's process and remove its folder.
+
+        In a fork of the process that started the converter, do nothing.
+        """
         if self._owner != os.getpid():
             return
         self._process.kill()
@@ -143,11 +150,11 @@ class MnnConverter:
 
 
 _lock = threading.Lock()
-_kept: list[MnnConverter] = []  # at most one
+_kept: list[MnnConverter] = []  # the converter that this process keeps, or nothing
 
 
 def kept_converter() -> MnnConverter:
-    """The converter that this process keeps, or a new one if that cannot take another model.
+    """Return the converter that this process keeps; replace it if it can take no more models.
 
     Raises:
         BuildError: MNN is not installed.
@@ -162,11 +169,11 @@ def kept_converter() -> MnnConverter:
 
 
 def convert(onnx: bytes, options: Sequence[str] = ()) -> bytes:
-    """Convert an ONNX model to an MNN model; one model at a time in a process.
+    """Convert an ONNX model to an MNN model; other threads wait until it is done.
 
     Args:
-        onnx: the model.
-        options: options of MNN's converter, beside the names of files.
+        onnx: the bytes of the ONNX model.
+        options: further options of MNN's converter; the names of the files are added here.
 
     Raises:
         ConverterError: the converter made no model.

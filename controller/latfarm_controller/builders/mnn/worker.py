@@ -1,8 +1,9 @@
 """The program that runs MNN's converter for `converter.py`.
 
-Each line of its standard input is a list of arguments for the converter, as JSON; it answers each
-with one byte. It is run by its path and imports nothing of this project. What the C++ code prints
-goes to the log file whose path is the only argument.
+Each line of the program's standard input is a JSON list of arguments for the converter. The program
+writes one byte to its standard output after each conversion. It is run by its path and imports
+nothing of this project. The text that the C++ code prints goes to a log file, whose path is the
+program's only argument.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import sys
 
 
 def main() -> None:
-    """Convert until standard input closes."""
+    """Convert one model for each line of standard input, until standard input closes."""
     replies = os.dup(1)
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # Only the extension module is imported: MNN.tools would install packages and report its use.
+    # Import only the extension module: MNN.tools would install packages and report its use.
     convert = importlib.import_module("_tools").mnnconvert
 
     flush = ctypes.CDLL(None).fflush

@@ -1,1 +1,1 @@
-"""Graph -> ncnn."""
+"""Builds ncnn models from graphs."""

@@ -1,9 +1,9 @@
 """Builds ncnn models in float32: `.param` and `.bin` in one zip, without ncnn's converters.
 
-The network has the layers that a converted and optimised network has: native layers for what the
-graph writes as several nodes, and batch norms and activations inside the convolution before them.
-The name of a layer is made of the names of its nodes, joined by "+", so that `.param` shows which
-nodes were fused.
+The network has the same layers as a network that ncnn's tools converted and optimised. Operations
+that the graph writes as several nodes become one native layer, and a batch norm or an activation
+becomes part of the convolution before it. The name of a layer consists of the names of its nodes,
+joined by "+", so that `.param` shows which nodes were fused.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ def build_ncnn(
     The input blobs are called `in0`, `in1` and so on, the output blobs `out0`, `out1` and so on.
 
     Args:
-        graph: what to build, at batch 1; blobs have its shapes without the batch, and are float32.
-            Integer inputs are int32 where they index a table (Embed), else fed as float32 too.
-        dtype: "fp32"; "fp16" is the same file: ncnn rounds when it loads it, as its options say.
-        weights: values of weights by name; the others become noise.
+        graph: the graph to build, with a batch of 1. The blobs are float32 and have the graph's
+            shapes without the batch. An integer input is int32 if it indexes a table (Embed);
+            other integer inputs are passed as float32.
+        dtype: "fp32" or "fp16". Both give the same file, because ncnn rounds the weights when it
+            loads the file, if its options ask for float16.
+        weights: the values of weights, by name. All other weights get random values.
 
     Raises:
-        BuildError: ncnn cannot express a node (names it and its op), or a given weight does
-            not fit.
+        BuildError: ncnn cannot express a node (the message names the node and its op), or a given
+            weight does not fit the graph.
     """
     if dtype not in ("fp32", "fp16"):
         raise BuildError(f"ncnn is built as fp32 or fp16, not {dtype!r}")
@@ -54,10 +56,10 @@ def build_ncnn(
 
 
 def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> Net:
-    """Translate a graph to an ncnn network that is not written yet.
+    """Translate a graph to an ncnn network, which `serialise` can write.
 
     Raises:
-        BuildError: as `build_ncnn`.
+        BuildError: for the same reasons as in `build_ncnn`.
     """
     t = NcnnTranslation(graph, weights)
     for node in graph.nodes:

@@ -1,7 +1,8 @@
-"""Writes ncnn's two files: `.param`, a text of layers and blobs, and `.bin`, their weights.
+"""Writes ncnn's two files: `.param`, a text that lists the layers, and `.bin`, their weights.
 
-ncnn allows only one reader for each blob, so a blob with several readers goes through a Split
-layer, which has a top for each of them. Both files are stored, uncompressed, in one zip.
+In ncnn, a layer reads blobs that are called its bottoms and makes blobs that are called its tops.
+ncnn allows only one reader for each blob. Therefore a blob with several readers goes through a
+Split layer, which has one top for each reader. Both files are stored, uncompressed, in one zip.
 """
 
 from __future__ import annotations
@@ -16,31 +17,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 PARAM_NAME = "model.param"
+"""Name in the zip of the text file that lists the layers."""
 BIN_NAME = "model.bin"
+"""Name in the zip of the file with the weights."""
 
 Floats = NDArray[np.float32]
 Params = Mapping[int, int | float | tuple[int | float, ...]]
+"""Parameters of a layer in `.param`, by ncnn's integer key."""
 Dims = tuple[int, ...]
+"""Shape of a blob, with at most four sizes; the width comes last."""
 
-_MAGIC = 7767517
-_FLOAT_TAG = bytes(4)  # in front of weights that might as well be float16 or int8
-_ARRAY_KEY = -23300  # an array with key k is written as -23300 - k
-_NAME_LENGTH = 200  # ncnn's parser takes 255 characters
+_MAGIC = 7767517  # the first line of every `.param`, by which ncnn recognises the format
+_FLOAT_TAG = bytes(4)  # means float32, before weights that ncnn also reads as float16 or int8
+_ARRAY_KEY = -23300  # the key k of an array parameter is written as -23300 - k
+_NAME_LENGTH = 200  # most characters of a layer's name that we write; ncnn's parser takes 255
 
 
 def input_name(index: int) -> str:
-    """The blob that is a network's input number `index`."""
+    """Return the name of the blob that is input number `index` of a network."""
     return f"in{index}"
 
 
 def output_name(index: int) -> str:
-    """The blob that is a network's output number `index`."""
+    """Return the name of the blob that is output number `index` of a network."""
     return f"out{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """One array of a layer in `.bin`, made when it is written; `tagged` where ncnn reads a tag."""
+    """One float32 array of a layer in `.bin`, whose values are computed when it is written.
+
+    `make` computes the values and `count` is their number. `tagged` says whether ncnn expects a
+    tag of four bytes before them, which tells the type of the values.
+    """
 
     make: Callable[[], NDArray[Any]]
     count: int
@@ -48,11 +57,15 @@ class Data:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the file."""
+        """Return the size of the array in `.bin` in bytes, with its tag."""
         return 4 * self.count + (len(_FLOAT_TAG) if self.tagged else 0)
 
     def write(self, file: IO[bytes]) -> None:
-        """Append to an open file."""
+        """Append the tag and the values to an open file.
+
+        Raises:
+            ValueError: `make` gives another number of values than `count`.
+        """
         made = np.ascontiguousarray(self.make(), np.float32)
         if made.size != self.count:
             raise ValueError(f"{made.size} weights where {self.count} were announced")
@@ -63,7 +76,7 @@ class Data:
 
 @dataclass(slots=True)
 class NcnnLayer:
-    """One layer; bottoms and tops are blobs by number."""
+    """One layer of a network; its bottoms and tops are the numbers of blobs."""
 
     kind: str
     name: str
@@ -75,7 +88,7 @@ class NcnnLayer:
 
 @dataclass
 class Net:
-    """A network in the making; blobs are numbers until it is written."""
+    """A network that is being built; its blobs are numbers and get names when it is written."""
 
     layers: list[NcnnLayer] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
@@ -83,7 +96,7 @@ class Net:
     blobs: int = 0
 
     def blob(self) -> int:
-        """A new blob."""
+        """Return the number of a new blob."""
         self.blobs += 1
         return self.blobs - 1
 
@@ -96,26 +109,29 @@ class Net:
         data: Sequence[Data] = (),
         tops: int = 1,
     ) -> list[int]:
-        """Append a layer; its tops."""
+        """Append a layer that makes `tops` new blobs, and return their numbers."""
         made = [self.blob() for _ in range(tops)]
         self.layers.append(NcnnLayer(kind, name, list(bottoms), made, params or {}, tuple(data)))
         return made
 
     def input(self, dims: Dims) -> int:
-        """Append an input of this shape."""
+        """Append an Input layer of this shape, and return the number of its blob."""
         (made,) = self.layer("Input", input_name(len(self.inputs)), (), shape_params(dims))
         self.inputs.append(made)
         return made
 
 
 def shape_params(dims: Dims) -> Params:
-    """A shape as Input, MemoryData and Reshape want it: w, h, d, c have keys 0, 1, 11, 2."""
+    """Return a shape as parameters of an Input, MemoryData or Reshape layer.
+
+    The keys are 0 for the width, 1 for the height, 11 for the depth and 2 for the channels.
+    """
     keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(dims)]
     return dict(sorted(zip(keys, dims, strict=True)))
 
 
 def serialise(net: Net) -> bytes:
-    """The zip of `.param` and `.bin`; it depends on nothing but the network."""
+    """Return the zip of `.param` and `.bin`; the same network always gives the same bytes."""
     layers, names = _finish(net)
     lines = [str(_MAGIC), f"{len(layers)} {sum(len(layer.tops) for layer in layers)}"]
     lines += [_line(layer, names) for layer in layers]
@@ -140,7 +156,7 @@ def _entry(name: str, size_bytes: int) -> zipfile.ZipInfo:
 
 
 def _finish(net: Net) -> tuple[list[NcnnLayer], dict[int, str]]:
-    """Layers with Splits in place, and the blobs' names."""
+    """Return the layers, with Split layers added, and the names of inputs and outputs by blob."""
     readers: dict[int, int] = {}
     for blob in [*(b for layer in net.layers for b in layer.bottoms), *net.outputs]:
         readers[blob] = readers.get(blob, 0) + 1
@@ -156,7 +172,7 @@ def _finish(net: Net) -> tuple[list[NcnnLayer], dict[int, str]]:
         )
         for top in layer.tops:
             count = readers.get(top, 0)
-            # An output has a name of its own: that of an input, or of a shared blob, is taken.
+            # An output needs a blob of its own, because an input or a shared blob has another name.
             if count > 1 or (top in made and top in net.outputs):
                 copies[top] = list(range(blobs, blobs + count))
                 blobs += count
@@ -182,5 +198,5 @@ def _param(key: int, value: int | float | tuple[int | float, ...]) -> str:
 
 
 def _number(value: int | float) -> str:
-    """A number as ncnn reads it: floats have a point, and at most 15 characters."""
+    """Return a number as text for `.param`; ncnn wants floats with a point, in 15 characters."""
     return f"{float(np.float32(value)):.8e}" if isinstance(value, float) else str(int(value))

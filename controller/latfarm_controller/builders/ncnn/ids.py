@@ -1,4 +1,4 @@
-"""Integers in ncnn: token ids that index a table, and inputs that are passed as floats."""
+"""Translates integer tensors: token ids that index a table, and inputs passed as floats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from latfarm_controller.builders.ncnn.moves import crop
 from latfarm_controller.builders.ncnn.nn import Handler
 from latfarm_controller.errors import BuildError
 
+# The integer types of a graph that have a translation.
 INTEGERS = frozenset({"int32", "int64"})
-# What integers may pass through on their way to a table, or to a cast.
+# Ops that an integer tensor may pass through before it indexes a table or is cast to float32.
 INTEGER_MOVES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast"})
 
 
 def check_types(t: NcnnTranslation, node: Node) -> None:
-    """Refuse operands that are no float32, but for ids on their way to a table."""
+    """Check the types of a node's operands that are computed at run time.
+
+    They must be float32. Integers are allowed for the ops in `INTEGER_MOVES` and for the indices
+    of a Gather.
+
+    Raises:
+        BuildError: an operand has another type.
+    """
     for position, tensor in enumerate(node.inputs):
         if not tensor or t.is_constant(tensor):
             continue
@@ -35,7 +43,11 @@ def check_types(t: NcnnTranslation, node: Node) -> None:
 
 
 def cast(t: NcnnTranslation, node: Node) -> None:
-    """Cast that changes no blob: within a kind of numbers, or of an input that is fed as floats."""
+    """Translate a Cast to no layer: its result is in the same blob as its operand.
+
+    This is right if the type stays the same, if both types are integers, or if an integer input of
+    the graph, which ncnn is given as float32, is cast to float32. Any other Cast is refused.
+    """
     x, made = node.inputs[0], node.outputs[0]
     before, after = t.graph.type_of(x).dtype, t.graph.type_of(made).dtype
     if before in INTEGERS and after == "float32" and not t.is_constant(x):
@@ -47,7 +59,7 @@ def cast(t: NcnnTranslation, node: Node) -> None:
 
 
 def _fed_as_floats(t: NcnnTranslation, tensor: str) -> bool:
-    """Whether an integer tensor is an input, in another shape perhaps, that no table is read by."""
+    """Return whether an integer tensor is a graph input, perhaps reshaped, that no Gather uses."""
     maker = t.graph.producers.get(tensor)
     if maker is not None:
         return maker.op in INTEGER_MOVES and _fed_as_floats(t, maker.inputs[0])
@@ -64,7 +76,11 @@ def _looks_up(t: NcnnTranslation, tensor: str) -> bool:
 
 
 def gather(t: NcnnTranslation, node: Node) -> None:
-    """Gather: a constant, Embed of token ids in a constant table, or a Crop for a range."""
+    """Translate a Gather.
+
+    The result is a constant if both operands are constant. A look-up of token ids in a constant
+    table becomes an Embed. Constant indices that count up in steps of 1 become a Crop.
+    """
     x, indices = node.inputs
     made = node.outputs[0]
     shape = t.shape(x)

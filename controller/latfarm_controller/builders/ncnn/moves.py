@@ -1,4 +1,4 @@
-"""ncnn layers that move elements: permute, slice, concatenate, pad, repeat."""
+"""Translates ops that move elements: permute, slice, concatenate, pad, repeat."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, ints, number
 from latfarm_controller.builders.ncnn.file import Dims, Params, shape_params
 from latfarm_controller.builders.ncnn.nn import Handler
 
+# The values of ncnn's Padding type (key 4), by the mode of the graph's Pad.
 _PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2}
 
 
 def view(t: NcnnTranslation, node: Node) -> None:
-    """Reshape, Flatten, Squeeze, Unsqueeze, Identity, Dropout: the same elements."""
+    """Translate an op that keeps all elements in their order to no layer."""
     t.view(node)
 
 
 def transpose(t: NcnnTranslation, node: Node) -> None:
-    """Permute; none where only axes of size 1 move, or a MatMul reads its operand that way."""
+    """Translate a Transpose to a Permute.
+
+    No layer is needed if the operand is constant or if only axes of size 1 move. Nor is one needed
+    if the only reader is a MatMul whose right operand gets its last two axes swapped: ncnn's MatMul
+    can read that operand transposed.
+    """
     x, made = node.inputs[0], node.outputs[0]
     shape, perm = t.shape(x), ints(node, "perm")
     if t.is_constant(x):
@@ -39,7 +45,7 @@ def transpose(t: NcnnTranslation, node: Node) -> None:
         left, right = reader.inputs
         if right == made and left != made and len(t.shape(left)) > 1:
             t.swapped[made] = x
-            t.view(node)  # read by that MatMul alone, which knows
+            t.view(node)  # only that MatMul reads it, and it looks into t.swapped
             return
     source = t.axes(shape)
     result = tuple(perm[axis] for axis in t.axes(t.shape(made)))
@@ -56,7 +62,11 @@ def transpose(t: NcnnTranslation, node: Node) -> None:
 
 
 def _merged(shape: Sequence[int], real: Sequence[int]) -> tuple[Dims, tuple[int, ...]]:
-    """A permutation of `real` axes with those merged that stay side by side."""
+    """Return the operand's shape and the order of its axes, for a permutation with fewer axes.
+
+    `real` are the axes of size above 1, in the order of the result. Axes that stay side by side
+    are merged to one.
+    """
     ranks = {axis: rank for rank, axis in enumerate(sorted(real))}
     groups: list[list[int]] = []
     for axis in real:
@@ -70,7 +80,7 @@ def _merged(shape: Sequence[int], real: Sequence[int]) -> tuple[Dims, tuple[int,
 
 
 def concat(t: NcnnTranslation, node: Node) -> None:
-    """Concat along an axis."""
+    """Translate a Concat to ncnn's Concat."""
     shape = t.shape(node.outputs[0])
     axis = int(number(node, "axis", 0)) % len(shape)
     kept = t.fitting(node, shape, {axis})
@@ -79,7 +89,7 @@ def concat(t: NcnnTranslation, node: Node) -> None:
 
 
 def split(t: NcnnTranslation, node: Node) -> None:
-    """Slice into pieces along an axis."""
+    """Translate a Split to ncnn's Slice, which cuts a blob into pieces along an axis."""
     x = node.inputs[0]
     shape = t.shape(x)
     axis = int(number(node, "axis", 0)) % len(shape)
@@ -101,7 +111,17 @@ def crop(
     shape: Sequence[int],
     blob: int,
 ) -> tuple[int, Dims]:
-    """Crop of some dimensions of a blob to [start, end)."""
+    """Append a Crop of a blob, and return the number and the shape of the new blob.
+
+    The same blob is returned, without a layer, if nothing is cut off.
+
+    Args:
+        t: the translation to append to.
+        node: the node that the layer is named after.
+        cuts: the range [start, end) to keep, by the number of the blob's dimension.
+        shape: the shape of the blob.
+        blob: the number of the blob.
+    """
     places = tuple(sorted(cuts))
     starts, ends = (tuple(cuts[place][side] for place in places) for side in (0, 1))
     dims = tuple(
@@ -115,7 +135,12 @@ def crop(
 
 
 def slice_(t: NcnnTranslation, node: Node) -> None:
-    """Crop; a step takes one column of a reshape where whole steps fit."""
+    """Translate a Slice to a Crop.
+
+    A step other than 1 needs further layers if several elements are kept: the axis is cropped to
+    whole steps and reshaped to a matrix with one step in each row, and one column is kept. The node
+    is refused if the axis is too short for that or the step is negative.
+    """
     x, made = node.inputs[0], node.outputs[0]
     shape, result = t.shape(x), t.shape(made)
     parts = [
@@ -132,7 +157,7 @@ def slice_(t: NcnnTranslation, node: Node) -> None:
         if step == 1 or count == 1:
             cuts[kept.index(axis)] = (start, start + count)
             continue
-        # Whole steps, begun early enough that the last one ends inside.
+        # Crop to whole steps; start early enough that the last step ends inside the axis.
         first = min(start, shape[axis] - count * step)
         if step < 0 or first < 0 or start - first >= step:
             raise refuse(node, f"a step of {step} through {shape[axis]}")
@@ -151,7 +176,10 @@ def slice_(t: NcnnTranslation, node: Node) -> None:
 def _columns(
     t: NcnnTranslation, node: Node, blob: int, dims: Dims, place: int, step: int, column: int
 ) -> tuple[int, Dims]:
-    """Every `step`-th element along a dimension, from `column` on."""
+    """Keep every `step`-th element along dimension `place`, beginning with element `column`.
+
+    Return the number and the shape of the new blob. `dims` is the shape of `blob`.
+    """
     outer, inner = prod(dims[:place]), prod(dims[place + 1 :])
     rows = (outer * dims[place] // step, step, inner)
     (split_up,) = t.net.layer("Reshape", f"{node.name}_steps", [blob], shape_params(rows))
@@ -162,7 +190,7 @@ def _columns(
 
 
 def pad(t: NcnnTranslation, node: Node) -> None:
-    """Padding of the last two dimensions, and of a third from the end."""
+    """Translate a Pad to Padding, which can pad only the last three dimensions of a blob."""
     x, made = node.inputs[0], node.outputs[0]
     shape, rank = t.shape(x), len(t.shape(x))
     pads = t.ints(node, 1)
@@ -190,7 +218,7 @@ def pad(t: NcnnTranslation, node: Node) -> None:
 
 
 def expand(t: NcnnTranslation, node: Node) -> None:
-    """Expand and Tile: a Tile layer for each axis that grows."""
+    """Translate an Expand or Tile to one Tile layer for each axis that grows."""
     x, made = node.inputs[0], node.outputs[0]
     result = t.shape(made)
     shape = (1,) * (len(result) - len(t.shape(x))) + t.shape(x)
@@ -212,13 +240,13 @@ def expand(t: NcnnTranslation, node: Node) -> None:
 
 
 def depth_to_space(t: NcnnTranslation, node: Node) -> None:
-    """PixelShuffle; the order of channels is its mode."""
+    """Translate DepthToSpace to PixelShuffle: the order CRD is its mode 0, DCR its mode 1."""
     mode = 0 if node.attrs.get("mode", "DCR") == "CRD" else 1
     _blocks(t, node, "PixelShuffle", mode)
 
 
 def space_to_depth(t: NcnnTranslation, node: Node) -> None:
-    """Reorg with the block's pixels in front of the channels."""
+    """Translate SpaceToDepth to Reorg in mode 1: a block's pixels come before the channels."""
     _blocks(t, node, "Reorg", 1)
 
 

@@ -1,4 +1,4 @@
-"""ncnn layers that carry weights: convolutions and matrix products."""
+"""Translates convolutions and matrix products, most of which carry weights in ncnn."""
 
 from __future__ import annotations
 
@@ -17,20 +17,32 @@ from latfarm_controller.builders.ncnn.patterns import (
 )
 
 Handler = Callable[[NcnnTranslation, Node], None]
+"""A function that translates one node; it raises BuildError if ncnn cannot express the node."""
 
-# Keys of width, height and depth, the last axis of the Graph first.
+# ncnn's parameter keys of convolutions, for the width (the graph's last axis), height and depth.
 _KERNEL, _DILATION, _STRIDE = (1, 11, 21), (2, 12, 22), (3, 13, 23)
-_BEFORE, _AFTER = (4, 14, 24), (15, 16, 17)
+_BEFORE, _AFTER = (4, 14, 24), (15, 16, 17)  # pads before and after each axis
+# What ncnn appends to the type of a layer, by the number of spatial axes.
 _SUFFIX = {1: "1D", 2: "", 3: "3D"}
 
 
 def spread(keys: Sequence[int], values: Sequence[int]) -> dict[int, int]:
-    """Parameters of an attribute per axis: the Graph's last axis is ncnn's first."""
+    """Return ncnn's parameters for an attribute that has one value for each spatial axis.
+
+    `values` are in the order of the graph. `keys` begin with the key of the graph's last axis,
+    which is ncnn's first.
+    """
     return dict(zip(keys, reversed(values), strict=False))
 
 
 def suffix(node: Node, dims: Dims) -> str:
-    """What ncnn appends to the name of a layer over one or three axes."""
+    """Return what ncnn appends to the type of a layer over one, two or three spatial axes.
+
+    `dims` is the shape of the layer's input: the channels, then the spatial axes.
+
+    Raises:
+        BuildError: there is another number of spatial axes.
+    """
     found = _SUFFIX.get(len(dims) - 1)
     if found is None:
         raise refuse(node, f"a window over {len(dims) - 1} axes")
@@ -38,7 +50,11 @@ def suffix(node: Node, dims: Dims) -> str:
 
 
 def constant(t: NcnnTranslation, node: Node, position: int) -> Floats:
-    """An operand that must be a weight."""
+    """Return the values of an operand that ncnn needs as a constant.
+
+    Raises:
+        BuildError: the operand is computed at run time.
+    """
     tensor = node.inputs[position]
     if not t.is_constant(tensor):
         raise refuse(node, f"operand {position} is computed at run time")
@@ -50,7 +66,11 @@ def _bias(t: NcnnTranslation, node: Node) -> Floats | None:
 
 
 class _Product:
-    """A convolution or matrix product with all that its layer does behind it."""
+    """A convolution or matrix product, and the nodes behind it that become part of its layer.
+
+    `columns` is the number of output channels or columns. `covers` lists the included nodes, and
+    `params` are the parameters of an included activation.
+    """
 
     def __init__(self, t: NcnnTranslation, node: Node, bias: Floats | None, columns: int) -> None:
         self.bias = bias
@@ -62,14 +82,14 @@ class _Product:
         self._t = t
 
     def take_bias(self) -> None:
-        """Cover the Add of a row of constants."""
+        """Include an Add of one constant per column that follows, if there is no bias yet."""
         found = bias_add(self._t, self._result, self.columns)
         if found is not None and self.bias is None:
             self.bias = found[1]
             self._cover(found[0])
 
     def take_norm(self) -> None:
-        """Cover a batch norm."""
+        """Include a batch norm that follows, as a scale of the weights and a new bias."""
         found = batch_norm(self._t, self._result)
         if found is not None:
             norm, self.scale, offset = found
@@ -77,7 +97,7 @@ class _Product:
             self._cover(norm)
 
     def take_activation(self) -> None:
-        """Cover an activation."""
+        """Include an activation that follows, if ncnn can apply it in the same layer."""
         found = activation(self._t, self._result)
         if found is not None:
             self.params = found.params
@@ -89,7 +109,7 @@ class _Product:
         self._result = node.outputs[0]
 
     def data(self, weight: Floats, axis: int = 0) -> list[Data]:
-        """The layer's weights; `axis` is that of the output channels."""
+        """Return the layer's weights and bias; `axis` is the output channels' axis of `weight`."""
         if self.scale is not None:
             shape = [1] * weight.ndim
             shape[axis] = -1
@@ -99,7 +119,11 @@ class _Product:
 
 
 def conv(t: NcnnTranslation, node: Node) -> None:
-    """Conv over one, two or three axes, with the batch norm and activation behind it."""
+    """Translate a Conv over one to three axes, with the batch norm and activation behind it.
+
+    A Conv becomes an InnerProduct if its input is a vector of channels, each channel has one weight
+    for each output channel, and there is no padding.
+    """
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)
     weight = constant(t, node, 1)
@@ -132,7 +156,11 @@ def conv(t: NcnnTranslation, node: Node) -> None:
 
 
 def conv_transpose(t: NcnnTranslation, node: Node) -> None:
-    """ConvTranspose; ncnn stores the output channels of a group before its input channels."""
+    """Translate a ConvTranspose, with the batch norm and activation behind it.
+
+    In ncnn's weights, the axis of a group's output channels comes before the axis of its input
+    channels; in the graph it comes after.
+    """
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)
     weight = constant(t, node, 1)
@@ -176,11 +204,11 @@ def _inner_product(
 
 
 def _rows_product(t: NcnnTranslation, node: Node, weight: Floats, product: _Product) -> None:
-    """InnerProduct of the rows of the first operand with a weight [columns, width]."""
+    """Append an InnerProduct of each row of the first operand with `weight` [columns, width]."""
     x = node.inputs[0]
     columns, width = weight.shape
     rows = prod(t.shape(x)) // width
-    # A single row may have any shape; several must be a matrix.
+    # A single row may be a blob of any shape; several rows must be a matrix.
     own = t.dims(x)
     flat = (width,) if rows == 1 else (rows, width)
     blob = t.blob(x) if rows == 1 and own[-1] != width else t.blob(x, flat)
@@ -189,7 +217,11 @@ def _rows_product(t: NcnnTranslation, node: Node, weight: Floats, product: _Prod
 
 
 def gemm(t: NcnnTranslation, node: Node) -> None:
-    """Gemm: InnerProduct with a constant matrix and a row of biases, else ncnn's Gemm."""
+    """Translate a Gemm to an InnerProduct, or else to ncnn's Gemm.
+
+    An InnerProduct needs a constant second matrix, a first matrix that is computed at run time and
+    not transposed, and at most one constant bias for each column.
+    """
     a, b = node.inputs[:2]
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     turn_a, turn_b = int(number(node, "transA", 0)), int(number(node, "transB", 0))
@@ -216,13 +248,16 @@ def gemm(t: NcnnTranslation, node: Node) -> None:
     if c:
         shape = t.shape(c)
         bottoms.append(t.blob(c, (1,) * (2 - len(shape)) + shape if prod(shape) > 1 else (1,)))
-    # ncnn multiplies the bias with alpha too.
+    # ncnn multiplies the bias with alpha too, so beta is divided by alpha.
     params = {0: alpha, 1: beta / alpha if alpha else beta, 2: turn_a, 3: turn_b}
     t.layer(node, "Gemm", bottoms, (rows, columns), params)
 
 
 def matmul(t: NcnnTranslation, node: Node) -> None:
-    """MatMul: InnerProduct with a constant matrix, else a product per matrix of a batch."""
+    """Translate a MatMul with a constant right matrix to an InnerProduct, any other to MatMul.
+
+    ncnn's MatMul multiplies the matrices of a batch one by one.
+    """
     left, right = node.inputs
     if t.is_constant(right) and len(t.shape(right)) == 2 and not t.is_constant(left):
         weight = np.ascontiguousarray(t.array(right).astype(np.float32).T)

@@ -1,4 +1,4 @@
-"""ncnn layers that normalise over channels or axes, and PReLU with a slope per channel."""
+"""Translates ops that normalise over channels or axes, and PReLU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from latfarm_controller.builders.ncnn.patterns import EPSILON
 
 
 def batch_normalization(t: NcnnTranslation, node: Node) -> None:
-    """BatchNorm where no convolution took it; ncnn wants slope, mean, variance, bias."""
+    """Translate a batch norm that is not part of the layer before it to BatchNorm.
+
+    ncnn stores its weights in the order slope, mean, variance, bias.
+    """
     x = node.inputs[0]
     dims = t.image(node, x)
     if t.dims(x) == dims[:1]:
@@ -24,7 +27,10 @@ def batch_normalization(t: NcnnTranslation, node: Node) -> None:
 
 
 def instance_norm(t: NcnnTranslation, node: Node) -> None:
-    """InstanceNorm of images; other ranks are made images."""
+    """Translate InstanceNormalization to InstanceNorm, which works on images.
+
+    A blob that has not three dimensions is reshaped to images with one row for each channel.
+    """
     x = node.inputs[0]
     dims = t.image(node, x)
     image = dims if len(dims) == 3 else (dims[0], 1, prod(dims[1:]))
@@ -34,7 +40,7 @@ def instance_norm(t: NcnnTranslation, node: Node) -> None:
 
 
 def prelu(t: NcnnTranslation, node: Node) -> None:
-    """PReLU with one slope, or one per channel."""
+    """Translate a PRelu with one slope, or with one slope for each channel."""
     x = node.inputs[0]
     slope = constant(t, node, 1)
     dims = t.dims(x)
@@ -48,7 +54,7 @@ def prelu(t: NcnnTranslation, node: Node) -> None:
 
 
 def lp_normalization(t: NcnnTranslation, node: Node) -> None:
-    """LpNormalization, x divided by its norm along an axis, in two layers."""
+    """Translate LpNormalization to two layers: a norm along an axis, and x divided by it."""
     x = node.inputs[0]
     shape = t.shape(x)
     axis, p = int(number(node, "axis", -1)) % len(shape), int(number(node, "p", 2))
@@ -61,7 +67,7 @@ def lp_normalization(t: NcnnTranslation, node: Node) -> None:
 
 
 def softmax(t: NcnnTranslation, node: Node) -> None:
-    """Softmax and LogSoftmax (its logarithm) along an axis."""
+    """Translate a Softmax; a LogSoftmax becomes a Softmax and a logarithm."""
     x = node.inputs[0]
     shape = t.shape(x)
     axis = int(number(node, "axis", -1)) % len(shape)
@@ -76,7 +82,7 @@ def softmax(t: NcnnTranslation, node: Node) -> None:
 
 
 def lrn(t: NcnnTranslation, node: Node) -> None:
-    """LRN across an odd number of channels."""
+    """Translate an LRN of images across an odd number of channels; refuse any other."""
     size = int(number(node, "size", 1))
     dims = t.image(node, node.inputs[0])
     if size % 2 == 0 or len(dims) != 3:

@@ -1,4 +1,4 @@
-"""ncnn layers for elementwise ops."""
+"""Translates elementwise ops to ncnn layers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from latfarm_controller.builders.ncnn.file import Dims, Params
 from latfarm_controller.builders.ncnn.nn import Handler
 from latfarm_controller.builders.ncnn.patterns import clip_bounds, others
 
+# ncnn's numbers of the operations of BinaryOp.
 _ADD, _SUB, _MUL, _DIV, _MAX, _MIN, _POW = range(7)
-_FROM_SCALAR = {_SUB: 7, _DIV: 8, _POW: 9}  # scalar op x, where the order matters
-_SQUARE = 4
+_FROM_SCALAR = {_SUB: 7, _DIV: 8, _POW: 9}  # operations "scalar op x", where the order matters
+_SQUARE = 4  # ncnn's number of the square among the operations of UnaryOp
 
+# ncnn's numbers of the other operations of UnaryOp, by the graph's op.
 _UNARY = {
     "Neg": 1,
     "Floor": 2,
@@ -34,19 +36,22 @@ _UNARY = {
 
 
 def simple(t: NcnnTranslation, node: Node, kind: str, params: Params | None = None) -> None:
-    """One layer that does not mind the blob's shape."""
+    """Append one layer of type `kind` for an op that works on a blob of any shape."""
     x = node.inputs[0]
     t.layer(node, kind, [t.blob(x)], t.dims(x), params)
 
 
 def _numbers(t: NcnnTranslation, node: Node, kind: str, *defaults: tuple[str, float]) -> None:
-    """One layer whose first parameters are attributes."""
+    """Append one layer whose parameters 0, 1 and so on are attributes of the node.
+
+    `defaults` are the names of the attributes and their values if the node does not have them.
+    """
     params = {key: number(node, name, value) for key, (name, value) in enumerate(defaults)}
     simple(t, node, kind, {key: float(value) for key, value in params.items()})
 
 
 def clip(t: NcnnTranslation, node: Node) -> None:
-    """Clip to constant bounds; from 0 up it is ReLU."""
+    """Translate a Clip with constant bounds; without an upper bound, and from 0 up, it is ReLU."""
     bounds = clip_bounds(t, node)
     if bounds is None:
         raise refuse(node, "bounds that are computed at run time")
@@ -57,7 +62,11 @@ def clip(t: NcnnTranslation, node: Node) -> None:
 
 
 def binary(t: NcnnTranslation, node: Node, code: int) -> None:
-    """BinaryOp of two operands, one of which may be a scalar."""
+    """Translate an op with two operands to a BinaryOp, or a product with constants to a Scale.
+
+    A constant operand with one element becomes a parameter of the layer. `code` is ncnn's number of
+    the operation.
+    """
     left, right = node.inputs
     for tensor, other, own in ((right, left, code), (left, right, _FROM_SCALAR.get(code, code))):
         value = t.scalar(tensor)
@@ -73,7 +82,11 @@ def binary(t: NcnnTranslation, node: Node, code: int) -> None:
 
 
 def simple_scalar(t: NcnnTranslation, node: Node, x: str, code: int, value: float) -> None:
-    """BinaryOp of a tensor and a number. A power is products where it can be: ncnn's is by log."""
+    """Append a BinaryOp of a tensor and a number.
+
+    Some powers become other layers, because ncnn computes a power with a logarithm: the exponents
+    2 and 3 become products; 0.5, -0.5 and -1 become a UnaryOp.
+    """
     blob, dims = t.blob(x), t.dims(x)
     whole = value in (2.0, 3.0)
     if code == _POW and not whole:
@@ -91,7 +104,10 @@ def simple_scalar(t: NcnnTranslation, node: Node, x: str, code: int, value: floa
 
 
 def _aligned(t: NcnnTranslation, node: Node, tensors: Sequence[str]) -> tuple[Dims, list[Dims]]:
-    """Shape of a broadcast result's blob, and of its operands' with the same number of axes."""
+    """Return the shapes of the blobs of a node's result and of some of its operands.
+
+    The operands' shapes get axes of size 1 so that they have as many axes as the result.
+    """
     shape = t.shape(node.outputs[0])
     kept = t.fitting(node, shape, ())
     full = [(1,) * (len(shape) - len(t.shape(x))) + t.shape(x) for x in tensors]
@@ -99,7 +115,11 @@ def _aligned(t: NcnnTranslation, node: Node, tensors: Sequence[str]) -> tuple[Di
 
 
 def _operand(t: NcnnTranslation, tensor: str, wanted: Dims, result: Dims) -> int:
-    """An operand's blob; ncnn takes a vector for channels as it is."""
+    """Return the blob of an operand in the shape `wanted`.
+
+    A vector with one value for each channel is not reshaped, because ncnn broadcasts it as it is.
+    `result` is the shape of the blob of the node's result.
+    """
     own = t.dims(tensor)
     is_vector = own == (result[0],) and wanted == (result[0], *(1,) * (len(result) - 1))
     if is_vector and not t.is_constant(tensor):
@@ -108,7 +128,10 @@ def _operand(t: NcnnTranslation, tensor: str, wanted: Dims, result: Dims) -> int
 
 
 def _scale(t: NcnnTranslation, node: Node) -> bool:
-    """Scale: a product with a constant per channel, and the sum with another behind it."""
+    """Translate a product with one constant for each channel to a Scale; return whether it was one.
+
+    An Add of one constant for each channel that follows becomes part of the same layer.
+    """
     for x, factor in (node.inputs, tuple(reversed(node.inputs))):
         dims, wanted = _aligned(t, node, [x, factor])
         channels = (dims[0], *(1,) * (len(dims) - 1))
@@ -131,7 +154,13 @@ def _scale(t: NcnnTranslation, node: Node) -> bool:
 
 
 def several(t: NcnnTranslation, node: Node, code: int, eltwise: int | None) -> None:
-    """Sum, Max, Min or Mean of any number of operands: Eltwise, or a chain of BinaryOps."""
+    """Translate Sum, Max, Min or Mean with any number of operands.
+
+    One operand needs no layer, and two become a BinaryOp unless the op is Mean. Others become one
+    Eltwise if all shapes are equal and Eltwise has the operation, otherwise a chain of BinaryOps.
+    `code` is ncnn's number of the operation in BinaryOp, and `eltwise` its number in Eltwise, or
+    None if Eltwise does not have it.
+    """
     if len(node.inputs) == 1:
         t.view(node)
         return
@@ -158,7 +187,7 @@ def several(t: NcnnTranslation, node: Node, code: int, eltwise: int | None) -> N
 
 
 def softsign(t: NcnnTranslation, node: Node) -> None:
-    """Softsign, x / (1 + |x|), in three layers."""
+    """Translate Softsign, which is x / (1 + |x|), to three layers."""
     x = node.inputs[0]
     (size,) = t.net.layer("AbsVal", f"{node.name}_abs", [t.blob(x)])
     (grown,) = t.net.layer("BinaryOp", f"{node.name}_add", [size], {0: _ADD, 1: 1, 2: 1.0})
@@ -166,7 +195,7 @@ def softsign(t: NcnnTranslation, node: Node) -> None:
 
 
 def thresholded_relu(t: NcnnTranslation, node: Node) -> None:
-    """ThresholdedRelu, x where it is above the threshold, in two layers."""
+    """Translate ThresholdedRelu, which is x above a threshold and 0 elsewhere, to two layers."""
     x = node.inputs[0]
     level = {0: float(number(node, "alpha", 1.0))}
     (mask,) = t.net.layer("Threshold", f"{node.name}_mask", [t.blob(x)], level)
@@ -174,7 +203,7 @@ def thresholded_relu(t: NcnnTranslation, node: Node) -> None:
 
 
 def leaky_relu(t: NcnnTranslation, node: Node) -> None:
-    """ReLU with a slope."""
+    """Translate LeakyRelu to a ReLU with a slope for negative values."""
     simple(t, node, "ReLU", {0: float(number(node, "alpha", 0.01))})
 
 

@@ -1,9 +1,9 @@
 """Recognises groups of nodes that are one layer in ncnn, or part of a convolution there.
 
-A graph writes newer ops with older ones (`latfarm_predictors.graph.expansions`), as exporters do,
-while a network converted for ncnn has the native layer. Activations and batch norms after a
-convolution or a fully connected layer become part of that layer, as ncnn's converters make them,
-because ncnn itself does not fuse them.
+A graph writes newer ops as several older ones (`latfarm_predictors.graph.expansions`), as exporters
+do. A network that was converted for ncnn has one native layer instead. Activations and batch norms
+after a convolution or a fully connected layer become part of that layer. ncnn's converters do the
+same, because ncnn does not fuse layers when it loads a network.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, floats, ints
 from latfarm_controller.builders.ncnn.file import Floats, Params
 
 EPSILON = 1e-5
-"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
+"""Epsilon of all normalisations. It is ONNX's default, because a graph does not keep the value."""
 
 
 def others(node: Node, tensor: str) -> list[str]:
-    """The operands of a node but for one tensor."""
+    """Return the operands of a node other than one tensor."""
     return [operand for operand in node.inputs if operand != tensor]
 
 
@@ -36,14 +36,18 @@ def _is_value(t: NcnnTranslation, operands: Sequence[str], value: float) -> bool
 
 
 def _next(t: NcnnTranslation, node: Node, op: str) -> Node | None:
-    """The only reader of a node's result, if it is this op."""
+    """Return the only reader of a node's result, if it has this op; otherwise None."""
     reader = t.only_reader(node.outputs[0])
     return reader if reader is not None and reader.op == op else None
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation that convolutions can apply themselves, and the nodes that spell it."""
+    """An activation that ncnn's convolutions can apply themselves.
+
+    `kind` is ncnn's number of the activation, `numbers` are its parameters, and `nodes` are the
+    nodes of the graph that it replaces.
+    """
 
     kind: int
     numbers: tuple[float, ...]
@@ -56,7 +60,11 @@ class Activation:
 
 
 def activation(t: NcnnTranslation, tensor: str) -> Activation | None:
-    """The activation that alone reads a tensor, if ncnn's convolutions have it."""
+    """Return the activation of a tensor that a convolution before it can apply.
+
+    None is returned if anything else uses the tensor, or if ncnn's convolutions do not have that
+    activation.
+    """
     readers = t.graph.consumers.get(tensor, ())
     if tensor in t.graph.outputs or not readers:
         return None
@@ -81,7 +89,7 @@ def activation(t: NcnnTranslation, tensor: str) -> Activation | None:
 
 
 def clip_bounds(t: NcnnTranslation, node: Node) -> tuple[float, float] | None:
-    """Bounds of a Clip; None where they are computed at run time."""
+    """Return the two bounds of a Clip; None if one of them is computed at run time."""
     bounds = []
     for position, default in (
         (1, float(np.finfo(np.float32).min)),
@@ -96,7 +104,10 @@ def clip_bounds(t: NcnnTranslation, node: Node) -> tuple[float, float] | None:
 
 
 def batch_norm(t: NcnnTranslation, tensor: str) -> tuple[Node, Floats, Floats] | None:
-    """The batch norm that alone reads a tensor, and its scale and offset per channel."""
+    """Return the batch norm that is the only reader of a tensor; None if there is none.
+
+    The second and third result are its scale and its offset for each channel.
+    """
     node = t.only_reader(tensor)
     if node is None or node.op != "BatchNormalization" or node.inputs[0] != tensor:
         return None
@@ -108,7 +119,10 @@ def batch_norm(t: NcnnTranslation, tensor: str) -> tuple[Node, Floats, Floats] |
 
 
 def bias_add(t: NcnnTranslation, tensor: str, columns: int) -> tuple[Node, Floats] | None:
-    """The Add of a constant row that alone reads a matrix product, and the row."""
+    """Return the Add of a constant row that is the only reader of a matrix product, and the row.
+
+    None is returned if there is no such Add. The row has one value for each of the `columns`.
+    """
     node = t.only_reader(tensor)
     if node is None or node.op != "Add" or t.shape(node.outputs[0]) != t.shape(tensor):
         return None
@@ -120,7 +134,10 @@ def bias_add(t: NcnnTranslation, tensor: str, columns: int) -> tuple[Node, Float
 
 
 def _gated(t: NcnnTranslation, gate: Node) -> Node | None:
-    """The Mul that alone reads a gate and multiplies it with the gate's own operand."""
+    """Return the Mul that multiplies the result of a gate with the gate's own operand.
+
+    None is returned if there is no such Mul or it is not the only reader of the gate.
+    """
     reader = _next(t, gate, "Mul")
     found = reader is not None and sorted(reader.inputs) == sorted(
         (gate.inputs[0], gate.outputs[0])
@@ -129,7 +146,7 @@ def _gated(t: NcnnTranslation, gate: Node) -> Node | None:
 
 
 def hard_swish(t: NcnnTranslation, gate: Node) -> Node | None:
-    """The Mul of x * HardSigmoid(x), given the gate."""
+    """Return the Mul of x * HardSigmoid(x), if `gate` is that HardSigmoid; otherwise None."""
     return _gated(t, gate) if gate.op == "HardSigmoid" else None
 
 
@@ -138,7 +155,7 @@ def _slopes(node: Node) -> tuple[float, float]:
 
 
 def mish(t: NcnnTranslation, first: Node) -> tuple[Node, Node, Node] | None:
-    """The nodes of x * tanh(softplus(x)), given the first."""
+    """Return the nodes of x * tanh(softplus(x)), if `first` is that Softplus; otherwise None."""
     if first.op != "Softplus":
         return None
     inner = _next(t, first, "Tanh")
@@ -149,7 +166,7 @@ def mish(t: NcnnTranslation, first: Node) -> tuple[Node, Node, Node] | None:
 
 
 def gated(t: NcnnTranslation, node: Node) -> bool:
-    """Swish, HardSwish or Mish, if a node begins one; whether it did."""
+    """Translate a Swish, HardSwish or Mish that a node begins; return whether it begins one."""
     chain: tuple[Node, ...]
     gate = _gated(t, node) if node.op in ("Sigmoid", "HardSigmoid") else None
     if gate is not None:
@@ -166,7 +183,10 @@ def gated(t: NcnnTranslation, node: Node) -> bool:
 
 
 def gelu(t: NcnnTranslation, node: Node) -> bool:
-    """GELU, exact (five nodes) or by tanh (eight), if a node begins one; whether it did."""
+    """Translate a GELU that a node begins; return whether it begins one.
+
+    The exact form has five nodes, the approximation with tanh has eight.
+    """
     x = node.inputs[0]
     if node.op == "Div" and _is_value(t, node.inputs[1:], math.sqrt(2)):
         steps: list[tuple[str, float | str]] = [("Erf", ""), ("Add", 1.0), ("Mul", x), ("Mul", 0.5)]
@@ -188,7 +208,11 @@ def gelu(t: NcnnTranslation, node: Node) -> bool:
 def _follow(
     t: NcnnTranslation, node: Node, steps: Sequence[tuple[str, float | str]]
 ) -> tuple[Node, ...] | None:
-    """The chain of only readers with these ops and other operands (a number, or a tensor)."""
+    """Return the nodes that follow a node with these ops, each the only reader of the one before.
+
+    Each step is an op and its other operand: a number, the name of a tensor, or "" for none. None
+    is returned if a step does not match.
+    """
     chain: list[Node] = []
     for op, wanted in steps:
         reader = _next(t, chain[-1] if chain else node, op)
@@ -205,7 +229,7 @@ def _follow(
 
 
 def layer_norm(t: NcnnTranslation, node: Node) -> bool:
-    """LayerNorm, if a node is the first mean of one over the last axes; whether it was."""
+    """Translate a LayerNorm over the last axes that a node begins; return whether it does."""
     x = node.inputs[0]
     shape = t.shape(x)
     axes = ints(node, "axes")
@@ -261,7 +285,10 @@ def _layer_norm(t: NcnnTranslation, node: Node, covers: list[Node], width: int) 
 
 
 def shuffle(t: NcnnTranslation, node: Node) -> bool:
-    """ShuffleChannel, if a node begins the reshape, transpose and reshape of one."""
+    """Translate a channel shuffle that a node begins to ShuffleChannel; return whether it does.
+
+    A channel shuffle is a Reshape, a Transpose and a Reshape of images.
+    """
     if node.op != "Reshape" or t.is_constant(node.inputs[0]):
         return False
     before, split = t.shape(node.inputs[0]), t.shape(node.outputs[0])

@@ -1,4 +1,4 @@
-"""ncnn layers that pool, reduce or sum over axes, and those that interpolate."""
+"""Translates ops that pool, reduce or sum over axes, and ops that interpolate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from latfarm_controller.builders.ncnn.blobs import NcnnTranslation, ints, number
 from latfarm_controller.builders.ncnn.file import Params
 from latfarm_controller.builders.ncnn.nn import Handler, spread, suffix
 
+# ncnn's parameter keys of pools, for the width (the graph's last axis), height and depth.
 _KERNEL, _STRIDE, _BEFORE, _AFTER = (1, 11, 21), (2, 12, 22), (3, 13, 23), (14, 15, 16)
-_EXPLICIT = 1  # pad mode: just these pads, sizes rounded down
-_MAX, _MEAN = 0, 1
+_EXPLICIT = 1  # ncnn's pad mode that uses exactly the given pads and rounds sizes down
+_MAX, _MEAN = 0, 1  # ncnn's numbers of the kinds of Pooling
 
-# Reductions by number, and those that leave an axis of size 1 as it is.
+# ncnn's numbers of the operations of Reduction.
 _REDUCTIONS = {
     "ReduceSum": 0,
     "ReduceSumSquare": 2,
@@ -29,11 +30,16 @@ _REDUCTIONS = {
     "ReduceLogSum": 9,
     "ReduceLogSumExp": 10,
 }
+# Reductions that do not change the values when they reduce an axis of size 1.
 _IDLE = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"})
 
 
 def pool(t: NcnnTranslation, node: Node, mode: int) -> None:
-    """MaxPool or AveragePool. Rounding up is spelt as more padding behind: it never counts."""
+    """Translate a MaxPool or AveragePool to Pooling.
+
+    If the graph rounds the result's sizes up, the pads after each axis are made larger instead.
+    An average never counts the added padding. `mode` is ncnn's number of the kind of pooling.
+    """
     x, made = node.inputs[0], node.outputs[0]
     if len(node.outputs) > 1 and node.outputs[1]:
         raise refuse(node, "the second output (indices)")
@@ -52,7 +58,8 @@ def pool(t: NcnnTranslation, node: Node, mode: int) -> None:
     counts = mode == _MEAN and bool(number(node, "count_include_pad", 0)) and any(pads)
     blob = t.blob(x, dims)
     if counts and any(n > a for n, a in zip(needed, after, strict=True)):
-        # ONNX counts the pads, but not what rounding up adds to them.
+        # ONNX counts the pads, but not what rounding up adds to them. The pads that count
+        # therefore become a layer, and the pool counts none.
         if axes != 2:
             raise refuse(node, "padding that counts and sizes rounded up")
         padding = {0: before[0], 1: after[0], 2: before[1], 3: after[1], 4: 0, 5: 0.0}
@@ -72,7 +79,7 @@ def pool(t: NcnnTranslation, node: Node, mode: int) -> None:
 
 
 def global_pool(t: NcnnTranslation, node: Node, mode: int) -> None:
-    """GlobalAveragePool or GlobalMaxPool: to a vector of channels."""
+    """Translate GlobalAveragePool or GlobalMaxPool to a Pooling that makes a vector of channels."""
     x = node.inputs[0]
     dims = t.image(node, x)
     kind = f"Pooling{suffix(node, dims)}"
@@ -80,7 +87,10 @@ def global_pool(t: NcnnTranslation, node: Node, mode: int) -> None:
 
 
 def reduce(t: NcnnTranslation, node: Node) -> None:
-    """A reduction; opset 13 gives the axes of ReduceSum as an operand."""
+    """Translate a reduction over some axes to a Reduction.
+
+    The axes are an attribute; only ReduceSum has them as an operand, as in ONNX's opset 13.
+    """
     x = node.inputs[0]
     shape = t.shape(x)
     if node.op == "ReduceSum":
@@ -105,7 +115,7 @@ def reduce(t: NcnnTranslation, node: Node) -> None:
 
 
 def cumsum(t: NcnnTranslation, node: Node) -> None:
-    """CumSum along a constant axis."""
+    """Translate a CumSum along a constant axis; refuse exclusive and reverse sums."""
     x = node.inputs[0]
     shape = t.shape(x)
     if number(node, "exclusive", 0) or number(node, "reverse", 0):
@@ -119,7 +129,11 @@ def cumsum(t: NcnnTranslation, node: Node) -> None:
 
 
 def resize(t: NcnnTranslation, node: Node) -> None:
-    """Resize of images: nearest where ncnn picks the same pixels, linear and cubic."""
+    """Translate a Resize of images to an Interp.
+
+    Linear and cubic interpolation are possible for some rules of coordinates. The nearest pixel is
+    possible if ncnn chooses the same pixels as ONNX.
+    """
     x, made = node.inputs[0], node.outputs[0]
     dims, result = t.image(node, x), t.image(node, made)
     mode, rule = node.attrs.get("mode"), str(node.attrs.get("coordinate_transformation_mode"))
@@ -138,7 +152,7 @@ def resize(t: NcnnTranslation, node: Node) -> None:
         params: Params = {0: 1, 3: result[1], 4: result[2]}
     else:
         whole = all(size > 1 and out > 1 for size, out, _ in sizes)
-        if not whole and dims[1:] == (1, 1):  # one pixel, everywhere
+        if not whole and dims[1:] == (1, 1):  # the only pixel is copied to all places
             t.layer(node, "Interp", [t.blob(x, dims)], result, {0: 1, 3: result[1], 4: result[2]})
             return
         if rule not in ("half_pixel", "pytorch_half_pixel", "align_corners") or not whole:
@@ -153,7 +167,17 @@ def resize(t: NcnnTranslation, node: Node) -> None:
 
 
 def same_pixels(size: int, out: int, scale: float, rule: str, nearest: str) -> bool:
-    """Whether ncnn's floor(y * size / out) is what ONNX asks for along an axis."""
+    """Return whether ncnn chooses the same nearest pixels along an axis as ONNX.
+
+    ncnn takes pixel floor(y * size / out) for pixel y of the result.
+
+    Args:
+        size: the number of pixels along the axis before the Resize.
+        out: the number of pixels along the axis after it.
+        scale: the scale of the axis in the graph.
+        rule: ONNX's coordinate_transformation_mode.
+        nearest: ONNX's nearest_mode.
+    """
     at = np.arange(out)
     if rule in ("half_pixel", "pytorch_half_pixel"):
         place = (at + 0.5) / scale - 0.5

@@ -1,1 +1,1 @@
-"""Graph -> ONNX."""
+"""Builds ONNX models from graphs."""

@@ -1,4 +1,4 @@
-"""Builds ONNX models: float32, float16, or int8 between QuantizeLinear and DequantizeLinear."""
+"""Builds ONNX models in float32, float16, or int8 with QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def build_onnx(
     """Build an ONNX model whose inputs and outputs are those of the graph in every data type.
 
     Args:
-        graph: what to build.
+        graph: the network to build.
         dtype: "fp32", "fp16" (see `onnx.half`) or "int8" (see `onnx.int8`).
-        weights: values of the graph's weights by name; the others become noise.
+        weights: values of the graph's weights by name; weights that are not given become noise.
         ranges: for int8, the smallest and largest value of activations by name, as measured on the
-            user's data; the others are estimated.
+            user's data; ranges that are not given are estimated.
 
     Raises:
-        BuildError: an op or attribute that IR 8 cannot say (names node and op), more than 2 GB, or
-            a weight does not fit (names it).
+        BuildError: IR version 8 cannot express an op or attribute (the message names the node and
+            its op), the model is larger than 2 GB, or a given weight does not fit (the message
+            names it).
     """
     draft = OnnxDraft(
         graph.name,

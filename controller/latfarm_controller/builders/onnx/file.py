@@ -1,7 +1,8 @@
-"""An ONNX model that is being built, and its bytes: IR 8, opset 13 unless a node needs a newer one.
+"""An ONNX model that is being built, and how it is written to bytes.
 
-The defaults of the package onnx are too new for the runtimes of older boards; every runtime in use
-reads IR 8.
+The file has IR version 8, and opset 13 unless a node needs a newer one. The versions that the
+package onnx uses by default are too new for the runtimes of older boards; every runtime in use
+reads IR version 8.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from latfarm_controller.errors import BuildError
 
 IR_VERSION = 8
 OPSET = 13
-NEWEST_OPSET = 17  # the last that IR 8 was made for
+NEWEST_OPSET = 17  # the newest opset that IR version 8 was made for
 
 ELEMENT_TYPES: Mapping[str, int] = {
     "float64": TensorProto.DOUBLE,
@@ -35,15 +36,16 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "uint8": TensorProto.UINT8,
     "bool": TensorProto.BOOL,
 }
-_MAX_BYTES = 2**31 - 2**20  # protobuf's limit, less room for the nodes
+"""ONNX's number for each element type."""
+_MAX_BYTES = 2**31 - 2**20  # protobuf's limit of 2 GiB, minus 1 MiB for the nodes
 
 
 @dataclass
 class OnnxDraft:
-    """A model that is being built: its nodes in order, and its constants as arrays.
+    """An ONNX model that is being built: its nodes in order, and its constants as arrays.
 
-    A constant that is None is the weight of that name, which is taken from `weights` when the model
-    is written.
+    If the value of a constant is None, the weight with the same name is taken from `weights` when
+    the model is written.
     """
 
     name: str
@@ -60,18 +62,18 @@ class OnnxDraft:
         output: str,
         attrs: Mapping[str, AttrValue] | None = None,
     ) -> str:
-        """Add a node of one output; returns that output."""
+        """Add a node with one output, and return the name of that output."""
         self.nodes.append(Node(self.fresh(f"{output}/{op}"), op, inputs, (output,), attrs or {}))
         return output
 
     def successor(self) -> OnnxDraft:
-        """An empty draft of the same interface, in which this one's names are taken."""
+        """Return an empty draft with the same inputs and outputs, which does not reuse names."""
         made = OnnxDraft(self.name, self.weights, self.inputs, self.outputs)
         made._names = set(self._names)
         return made
 
     def fresh(self, stem: str) -> str:
-        """A name that no tensor and no node has."""
+        """Return a name that no tensor and no node has, and reserve it."""
         name, count = stem, 1
         while name in self._names:
             count += 1
@@ -85,7 +87,7 @@ class OnnxDraft:
         return {*self.inputs, *self.constants, *made, *(node.name for node in self.nodes)}
 
     def type_of(self, constant: str) -> TensorType:
-        """Type of a constant."""
+        """Return the shape and the element type of a constant."""
         data = self.constants[constant]
         if data is None:
             return self.weights.type_of(constant)
@@ -93,19 +95,21 @@ class OnnxDraft:
 
 
 def opset_of(nodes: list[Node]) -> int:
-    """The oldest opset, from 13 on, that has the op of every node.
+    """Return the oldest opset, from 13 on, that has the op of every node.
 
     Raises:
-        BuildError: none that IR 8 was made for has it; names the node and its op.
+        BuildError: no opset that IR version 8 was made for has an op; the message names the node
+            and its op.
     """
     return max((_opset(node) for node in nodes), default=OPSET)
 
 
 def serialise(draft: OnnxDraft) -> bytes:
-    """The bytes of the model.
+    """Return the bytes of the model.
 
     Raises:
-        BuildError: an op or attribute that IR 8 cannot say (names node and op), or more than 2 GB.
+        BuildError: IR version 8 cannot express an op or attribute (the message names the node and
+            its op), or the model is larger than 2 GB.
     """
     kinds = {tensor: draft.type_of(tensor) for tensor in draft.constants}
     size_bytes = sum(kind.size_bytes for kind in kinds.values())
@@ -127,11 +131,12 @@ def serialise(draft: OnnxDraft) -> bytes:
 def _assemble(
     draft: OnnxDraft, kinds: Mapping[str, TensorType], model: bytes, nodes: bytes
 ) -> bytes:
-    """The bytes of the model, with the constants written straight to their place.
+    """Return the bytes of the model; constants are written directly to their place in the file.
 
     With protobuf objects, half a gigabyte of weights would be copied four times, and touching that
-    much new memory takes seconds. `model` comes without its graph, and `nodes` without
-    initializers: in the wire format, a message is the concatenation of its fields.
+    much new memory takes seconds. `model` is the model message without its graph, and `nodes` is
+    the graph message without initializers. The missing fields can be appended as bytes, because a
+    serialised message is the concatenation of its fields.
     """
     heads: list[bytes] = []
     for tensor, kind in kinds.items():
@@ -144,7 +149,7 @@ def _assemble(
     start = model + _prefix(ModelProto.GRAPH_FIELD_NUMBER, inner) + nodes
     file = BytesIO()
     file.seek(len(start) - len(nodes) + inner - 1)
-    file.write(b"\0")  # allocates once; getvalue() below hands the buffer over without a copy
+    file.write(b"\0")  # allocates the whole file at once; getvalue() below does not copy it
     with file.getbuffer() as out:
         out[: len(start)] = start
         at = len(start)
@@ -162,7 +167,7 @@ def _assemble(
 
 
 def _prefix(number: int, size_bytes: int) -> bytes:
-    """Tag and length of a length-delimited field."""
+    """Return the tag and the length that precede a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(size_bytes)
 
 
@@ -179,14 +184,14 @@ def _describe(info: Any, name: str, kind: TensorType) -> None:
     info.name = name
     info.type.tensor_type.elem_type = ELEMENT_TYPES[kind.dtype]
     shape = info.type.tensor_type.shape
-    shape.SetInParent()  # a scalar has a shape too
+    shape.SetInParent()  # writes the shape of a scalar too, which has no dimensions
     for size in kind.shape:
         shape.dim.add(dim_value=size)
 
 
 @cache
 def _schema(op: str, opset: int) -> Mapping[str, int] | None:
-    """Attribute types of an op by name; None when the opset does not have it."""
+    """Return the type of each attribute of an op; None if the opset does not have the op."""
     try:
         schema = onnx.defs.get_schema(op, opset)
     except onnx.defs.SchemaError:
@@ -228,7 +233,7 @@ def _add_node(made: Any, node: Node, opset: int) -> None:
 
 
 def _says_nothing(name: str, value: AttrValue) -> bool:
-    """Whether an attribute of a later opset has the value that the older one implies."""
+    """Whether an attribute that an older opset lacks has the value that this opset implies."""
     if isinstance(value, tuple):
         return name == "dilations" and all(size == 1 for size in value)
     return name == "ceil_mode" and value == 0

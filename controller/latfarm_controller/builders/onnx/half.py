@@ -1,9 +1,9 @@
 """Builds float16 ONNX models, whose inputs and outputs stay float32, converted by Cast nodes.
 
-Converters make the same by default (`keep_io_types`), so that the caller passes the same arrays. An
-operand that an op only takes as float32 (the scales of Resize, CumSum before opset 14) gets a Cast
-of its own. onnxruntime's CPU provider has few float16 kernels; it adds Casts to float32 around
-every node that has none.
+Converters do the same by default (`keep_io_types`), so that callers pass the same arrays as to the
+float32 model. Some operands must be float32 (the scales of Resize, CumSum before opset 14); each of
+these gets a Cast of its own. The CPU provider of onnxruntime has few float16 kernels; it adds Casts
+to float32 around every node that has none.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ from latfarm_controller.builders.noise import Array
 from latfarm_controller.builders.onnx.file import ELEMENT_TYPES, OnnxDraft, opset_of
 
 LARGEST = 65504.0
+"""The largest finite float16."""
 SMALLEST = 2.0**-24
-"""The smallest positive float16. Smaller values become this and not zero, because an epsilon of
-1e-12 must still guard a division."""
+"""The smallest positive float16.
+
+Smaller positive values become this value and not zero, because an epsilon such as 1e-12 must still
+prevent a division by zero.
+"""
 
 
 def halved(graph: Graph, draft: OnnxDraft) -> OnnxDraft:
-    """The float16 form of the float32 draft of a graph.
+    """Return the float16 form of the float32 draft of a graph.
 
     Raises:
-        BuildError: IR 8 has no such op; names node and op.
+        BuildError: IR version 8 lacks an op; the message names the node and its op.
     """
     return _Halver(graph, draft, opset_of(draft.nodes)).run()
 
 
 def half(data: Array) -> NDArray[np.float16]:
-    """Values as float16: too large ones become the largest, and none becomes zero."""
+    """Convert to float16; too large values become the largest, and only 0 becomes 0."""
     kept = np.clip(data, -LARGEST, LARGEST)
     tiny = (np.abs(kept) < SMALLEST) & (kept != 0)
     if tiny.any():
@@ -51,7 +55,7 @@ class _Halver:
         self.opset = opset
         self.made = source.successor()
         self.halves: dict[str, str] = {}  # float32 tensor of the graph -> its float16 form
-        self.reals: dict[str, str] = {}  # the same -> its float32 form, where there is one
+        self.reals: dict[str, str] = {}  # float32 tensor of the graph -> its float32 form
 
     def run(self) -> OnnxDraft:
         for tensor in self.source.inputs:
@@ -96,7 +100,7 @@ class _Halver:
         return tensor
 
     def _half(self, tensor: str) -> str:
-        """The float16 form of a float32 tensor."""
+        """Return the float16 form of a float32 tensor; add it to the model if it is missing."""
         if tensor not in self.halves:
             name = self.made.fresh(f"{tensor}_half")
             if tensor in self.source.constants:
@@ -107,7 +111,7 @@ class _Halver:
         return self.halves[tensor]
 
     def _real(self, tensor: str) -> str:
-        """The float32 form; an activation's has the name that it has in the graph."""
+        """Return the float32 form of a tensor, which has the same name as in the graph."""
         if tensor not in self.reals:
             if tensor in self.source.constants:
                 self.made.constants.setdefault(tensor, None)
@@ -119,7 +123,7 @@ class _Halver:
 
 
 def _at(flags: tuple[bool, ...], index: int) -> bool:
-    """The flag of an operand; the last one stands for all of a variadic op."""
+    """Return the flag of an operand; the last flag also holds for all further operands."""
     return flags[min(index, len(flags) - 1)]
 
 

@@ -1,16 +1,17 @@
 """Builds int8 ONNX models: integers between QuantizeLinear and DequantizeLinear nodes (QDQ).
 
-The form is the one that onnxruntime fuses on every CPU for which it has integer kernels, which was
-found by looking at models that it had optimised: activations are uint8 with a zero point; weights
-are int8, symmetric, with one scale per output channel; biases are int32. (On x86, onnxruntime
-rewrites int8 activations to uint8, but not those with several readers or constant operands, which
-would stay float.) Weights use all 8 bits. Processors older than VNNI may then saturate if two
-neighbouring products are both near the largest, which does not happen with noise.
+The models have the form that onnxruntime fuses on every CPU for which it has integer kernels. This
+form was found by inspecting models that onnxruntime had optimised. Activations are uint8 with a
+zero point; weights are int8, symmetric, with one scale per output channel; biases are int32. (On
+x86, onnxruntime rewrites int8 activations to uint8, but not those with several readers or constant
+operands, which would stay float.) Weights use all 8 bits. Processors without VNNI instructions may
+then saturate if two neighbouring products are both near the maximum, but this does not happen with
+noise.
 
-Batch norms are folded into the layer before them. Relu and Clip follow their producer without a
-conversion in between, so that both become one kernel. Ops without an integer kernel stay float,
-between DequantizeLinear and QuantizeLinear; so do Add and Mul between two such ops (in GELU, layer
-norm and hard swish). The inputs and outputs of the model are float32.
+Batch norms are folded into the layer before them. Relu and Clip follow the node that produces their
+input without a conversion in between, so that both become one kernel. Ops without an integer kernel
+compute with floats, between DequantizeLinear and QuantizeLinear; so do Add and Mul between two such
+ops (in GELU, layer norm and hard swish). The inputs and outputs of the model are float32.
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ from latfarm_controller.builders.onnx.int8_plan import (
 )
 
 LARGEST_WEIGHT = 127
-_LARGEST_BIAS = 2.0**30
+"""The largest integer of a weight; the smallest is -127."""
+_LARGEST_BIAS = 2.0**30  # the integers of biases are clipped to +- this value
 
 
 def quantised(graph: Graph, draft: OnnxDraft, ranges: Ranges) -> OnnxDraft:
-    """The int8 form of the float32 draft of a graph.
+    """Return the int8 form of the float32 draft of a graph.
 
-    A graph that has QuantizeLinear or DequantizeLinear nodes is quantised already and stays as it
-    is.
+    A graph that has QuantizeLinear or DequantizeLinear nodes is already quantised; its draft is
+    returned unchanged.
 
     Args:
-        graph: what the draft says.
-        draft: float32.
-        ranges: the smallest and largest value of activations by name; the others are estimated.
+        graph: the graph from which the draft was made.
+        draft: the float32 model.
+        ranges: the smallest and largest value of activations by name; ranges that are not given are
+            estimated.
     """
     if is_quantised(graph):
         return draft
@@ -67,7 +70,7 @@ class _Quantiser:
         self.arrays = dict(self.folded)
         self.plan = Int8Plan(self.graph, self.array, ranges)
         self.forms: dict[str, str] = {}  # activation -> its dequantised form
-        self.parts: dict[tuple[str, object], str] = {}  # (weight, how it is quantised) -> its form
+        self.parts: dict[tuple[str, object], str] = {}  # (weight, axis or scale) -> its form
         self.zeros: dict[int, str] = {}
 
     def run(self) -> OnnxDraft:
@@ -82,7 +85,7 @@ class _Quantiser:
         return self.made
 
     def array(self, tensor: str) -> Array:
-        """Values of a weight, folded or not."""
+        """Return the values of a weight, after batch norms were folded into it if there are any."""
         if tensor not in self.arrays:
             self.arrays[tensor] = self.weights.array(tensor)
         return self.arrays[tensor]
@@ -104,7 +107,7 @@ class _Quantiser:
                 self._quantise(tensor, tensor, self.made.fresh(f"{tensor}_near"))
 
     def _operand(self, node: Node, tensor: str) -> str:
-        """An operand's form: dequantised for integer nodes, else as it is made."""
+        """Return the tensor that a node reads; integer nodes read the dequantised form."""
         is_integer = node.name in self.plan.integer
         if self.plan.is_activation(tensor):
             return self.forms.get(tensor, tensor) if is_integer or self.plan.wrapped else tensor
@@ -116,7 +119,7 @@ class _Quantiser:
         return self._constant(tensor)
 
     def _quantise(self, tensor: str, result: str, form: str) -> None:
-        """Integers of a result, and the reals that they stand for as `form`."""
+        """Quantise the tensor `result`, and dequantise the integers into the tensor `form`."""
         self.forms[tensor] = form
         parts = self._scale_parts(tensor, self.plan.scales[tensor])
         whole = self.made.node("QuantizeLinear", (result, *parts), self.made.fresh(f"{tensor}_q"))
@@ -134,12 +137,12 @@ class _Quantiser:
         return name
 
     def _constant(self, tensor: str) -> str:
-        """A weight as it is."""
+        """Add a weight to the model without quantising it."""
         self.made.constants.setdefault(tensor, self.folded.get(tensor))
         return tensor
 
     def _asymmetric(self, tensor: str, node: Node) -> str:
-        """A constant operand of an integer node that has no kernel for weights."""
+        """Return the dequantised form of a constant that is stored like an activation, as uint8."""
         data = self.array(tensor)
         if data.dtype != np.float32:
             return self._constant(tensor)
@@ -157,7 +160,7 @@ class _Quantiser:
         return self.parts[key]
 
     def _weighted(self, node: Node) -> list[str]:
-        """Operands of a node with weights: activation, int8 weight, int32 bias."""
+        """Return the operands of a node with weights: activation, int8 weight and int32 bias."""
         source, tensor = node.inputs[:2]
         operands = [self._operand(node, source)]
         if not self.plan.is_weight(tensor):
@@ -184,12 +187,12 @@ class _Quantiser:
     def _scaled(
         self, tensor: str, whole: Array, scales: NDArray[np.float32], axis: int | None
     ) -> str:
-        """The dequantised form of constant integers around zero."""
+        """Return the dequantised form of constant integers whose zero point is 0."""
         parts = [
             self._add(f"{tensor}_q", whole),
             self._add(f"{tensor}_scale", scales if axis is not None else scales.reshape(())),
         ]
-        if whole.dtype == np.int8:  # QGemm is not fused without
+        if whole.dtype == np.int8:  # without a zero point, QGemm is not fused
             zeros = np.zeros(scales.shape if axis is not None else (), np.int8)
             parts.append(self._add(f"{tensor}_zero", zeros))
         name = self.made.fresh(f"{tensor}_near")
@@ -198,7 +201,7 @@ class _Quantiser:
 
 
 def _output_axis(node: Node, rank: int) -> int | None:
-    """The axis of a weight along which each index has a scale; None for one scale in all."""
+    """Return the axis of a weight that has one scale per index; None if there is one scale."""
     if node.op == "Conv":
         return 0
     if node.op == "ConvTranspose":
@@ -209,7 +212,7 @@ def _output_axis(node: Node, rank: int) -> int | None:
 
 
 def symmetric(data: Array, axis: int | None) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Weights as int8 in -127..127, with one scale, or one per index of `axis`."""
+    """Quantise weights to -127..127, with one scale, or with one scale per index of `axis`."""
     others = tuple(a for a in range(data.ndim) if a != axis) if axis is not None else None
     peaks = np.maximum(np.abs(data).max(axis=others, keepdims=True), np.float32(1e-9))
     scales = (peaks / np.float32(LARGEST_WEIGHT)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Decides which nodes of a graph compute with integers in int8, and with which scales."""
+"""Decides which nodes of a graph compute with integers in an int8 model, and with which scales."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from latfarm_controller.builders import profiles
 from latfarm_controller.builders.activations.ranges import profiles_of
 from latfarm_controller.builders.noise import Array
 
+# The smallest and the largest value of activations, by name.
 Ranges = Mapping[str, tuple[float, float]]
 
 LEVELS = 255
-"""Steps between the smallest and the largest integer of an activation."""
-_MASK = 1e4  # larger constants are masks; a range with them would leave no steps for the rest
+"""The number of steps between the smallest and the largest integer of an activation."""
+# Larger constants are masks. In a range that includes them, all other values would be rounded to 0.
+_MASK = 1e4
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-# Ops that only move integers, so that operand and result have one scale (Resize: nearest only).
+"""Ops whose second operand is a weight in most cases."""
+# Ops that only move integers, so that operand and result share one scale. Resize belongs to them
+# only if its mode is "nearest".
 SAME_SCALE = frozenset(
     {
         *("MaxPool", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Slice"),
@@ -27,12 +31,14 @@ SAME_SCALE = frozenset(
         "Resize",
     }
 )
+# Further ops that compute with integers, whose result has a scale of its own.
 _OWN_SCALE = frozenset(
     {"AveragePool", "GlobalAveragePool", "Concat", "LeakyRelu", "Sigmoid", "Softmax"}
 )
-# Ops that are integer or float, as their neighbours are.
+# Ops that compute with integers or with floats, depending on the nodes before and after them.
 _EITHER = frozenset({"Add", "Mul"})
 CLIPPING = frozenset({"Relu", "Clip"})
+"""Ops that can become one kernel with the node before them."""
 _KNOWN = WEIGHTED | SAME_SCALE | _OWN_SCALE
 _CLIPPED = WEIGHTED | _EITHER | {"AveragePool", "GlobalAveragePool", "Concat"}
 _DECODING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Conv"})
@@ -40,14 +46,14 @@ _DECODING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Conv"})
 
 @dataclass(frozen=True)
 class UnsignedScale:
-    """Real value = value * (integer - zero), the integer in 0..255."""
+    """A scale of uint8 integers: a real number is `value` * (integer - `zero`)."""
 
     value: float
     zero: int
 
 
 def scale_for(low: float, high: float) -> UnsignedScale:
-    """The scale for a range; zero is always represented exactly."""
+    """Return the scale for a range of real numbers; zero is always represented exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     value = float(np.float32(max((high - low) / LEVELS, 1e-9)))
     return UnsignedScale(value, int(np.clip(round(-low / value), 0, LEVELS)))
@@ -56,14 +62,15 @@ def scale_for(low: float, high: float) -> UnsignedScale:
 class Int8Plan:
     """The decisions for one graph.
 
-    `integer` are the names of the nodes that compute with integers. `inner` are the tensors between
-    such a node and the Relu or Clip after it. `scales` are the scales of all float activations that
-    are integers somewhere. A graph without any integer node is `wrapped`: its inputs and outputs
-    are integers, so that each op is measured with the conversions that it needs inside a network.
+    `integer` holds the names of the nodes that compute with integers. `inner` holds the tensors
+    between such a node and the Relu or Clip after it. `scales` holds the scales of all float
+    activations that are converted to integers. A graph without such nodes is `wrapped`: its inputs
+    and outputs are converted to integers, so that each op is measured with the conversions that it
+    needs inside a network.
     """
 
     def __init__(self, graph: Graph, array: Callable[[str], Array], ranges: Ranges) -> None:
-        """Choose for a float graph, given the values of its weights."""
+        """Decide for a float graph; `array` returns the values of a weight by name."""
         self.graph = graph
         self.array = array
         self.integer: set[str] = set()
@@ -77,7 +84,7 @@ class Int8Plan:
         return tensor in self.graph.weights
 
     def is_activation(self, tensor: str) -> bool:
-        """Whether a tensor holds real numbers computed at run time."""
+        """Whether a tensor holds real numbers that are computed at run time."""
         return (
             bool(tensor)
             and not self.is_weight(tensor)
@@ -85,7 +92,7 @@ class Int8Plan:
         )
 
     def is_made(self, node: Node, tensor: str) -> bool:
-        """Whether a node's result is converted to integers and not read as reals."""
+        """Whether a result of a node is converted to integers before anything reads it."""
         if not self.is_activation(tensor) or tensor in self.inner:
             return False
         return node.name in self.integer or (self.wrapped and tensor in self.graph.outputs)
@@ -113,7 +120,7 @@ class Int8Plan:
             if node.op in WEIGHTED | _OWN_SCALE and node.name not in decoding
             for tensor in node.inputs
         }
-        real: set[str] = set()  # made by a node that computes with reals
+        real: set[str] = set()  # tensors made by nodes that compute with floats
         for node in self.graph.nodes:
             operands = [t for t in node.inputs if self.is_activation(t)]
             if node.name in decoding:
@@ -122,8 +129,8 @@ class Int8Plan:
                 is_integer = bool(operands) and operands[0] not in real
             elif node.op in _EITHER:
                 is_real = all(t in real or t in real_readers for t in operands)
-                # A result that is made as reals is also taken as integers if it is converted for
-                # another reader anyway.
+                # An operand that is made as floats is read as integers if it is converted to
+                # integers for another reader anyway.
                 is_real = is_real and not any(t in real and t in integer_readers for t in operands)
                 is_integer = not is_real and not self._masks(node)
             elif node.op in SAME_SCALE:
@@ -136,14 +143,14 @@ class Int8Plan:
                 real.update(node.outputs)
 
     def _decoding(self) -> set[str]:
-        """Nodes after the last layers of a detector, which turn logits into boxes in pixels.
+        """Return the nodes after the last layers of a detector, which compute boxes in pixels.
 
-        They mix shares of 1 with hundreds of pixels in one tensor, for which 8 bits are not enough.
-        They are recognised by their grids, strides and anchors, which are constants that the graph
-        fixes.
+        Their tensors mix numbers between 0 and 1 with hundreds of pixels, for which 8 bits are not
+        enough. The nodes are recognised by their grids, strides and anchors, which are constants
+        that the graph fixes.
         """
         found: set[str] = set()
-        before: set[str] = set()  # tensors that a layer with weights of its own needs
+        before: set[str] = set()  # tensors on which layers with learned weights depend
         decodes = False
         for node in reversed(self.graph.nodes):
             learns = (
@@ -160,7 +167,7 @@ class Int8Plan:
         return found if decodes and before else set()
 
     def _is_fixed(self, tensor: str, least: int = 1) -> bool:
-        """Whether a tensor is a constant of so many reals whose values the graph fixes."""
+        """Whether a tensor has at least `least` float32 values, which the graph fixes."""
         weight = self.graph.weights.get(tensor)
         return (
             weight is not None
@@ -181,10 +188,10 @@ class Int8Plan:
         )
 
     def _has_kernel(self, node: Node) -> bool:
-        """Whether a node's operands are as the integer kernels want them."""
+        """Whether a node's operands are such that an integer kernel accepts them."""
         if node.op in ("Conv", "ConvTranspose"):
             return all(self.is_weight(t) for t in node.inputs[1:])
-        if node.op == "Softmax":  # shares of 1 in a thousand classes are less than a step
+        if node.op == "Softmax":  # one of a thousand probabilities is less than a step
             return node.outputs[0] not in self.graph.outputs
         if node.op == "Gemm":
             bias = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -197,7 +204,7 @@ class Int8Plan:
         return True
 
     def _inner(self) -> set[str]:
-        """Tensors between a node and the Relu or Clip that alone reads it: the two are one."""
+        """Return the tensors between a node and its only reader, a Relu or Clip of its kernel."""
         found: set[str] = set()
         for node in self.graph.nodes:
             source = self.graph.producers.get(node.inputs[0]) if node.inputs else None
@@ -213,7 +220,7 @@ class Int8Plan:
         return found
 
     def _scales(self, ranges: Ranges) -> dict[str, UnsignedScale]:
-        """One scale for each group of tensors whose integers are only moved."""
+        """Return the scales; tensors between which integers are only moved share one scale."""
         parents: dict[str, str] = {}
 
         def root(tensor: str) -> str:

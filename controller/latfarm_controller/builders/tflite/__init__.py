@@ -1,1 +1,1 @@
-"""Graph -> TFLite."""
+"""Translates graphs to TFLite models."""

@@ -1,8 +1,9 @@
 """Builds TFLite models, float32 or full-integer int8, directly in the flatbuffer schema.
 
-Images are channels-last (NHWC) from input to output; tensors of other ranks keep the order of the
-graph. As all converters do, clamps (Relu, Clip to 0..6 or -1..1) become part of the operator before
-them, and a batch norm becomes part of the convolution before it, or else a MUL and an ADD.
+Images are stored channels-last (NHWC) from input to output. Tensors of other ranks keep the axis
+order that they have in the graph. Like other converters, this one merges clamps (Relu, and Clip to
+0..6 or -1..1) into the operator before them. A batch norm is merged into the convolution before
+it; if there is none, it becomes a MUL and an ADD.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from latfarm_controller.builders.tflite.layout import Layout, TfliteTranslation
 from latfarm_controller.builders.tflite.recognise import emit, wholes
 from latfarm_controller.errors import BuildError
 
+# For each op, the function that translates a node of it.
 _HANDLERS = {
     **tflite_ops.HANDLERS,
     **functions.HANDLERS,
@@ -33,8 +35,10 @@ _HANDLERS = {
     **matrix.HANDLERS,
     **nn.HANDLERS,
 }
+# Element types that the activations of a graph may have.
 _TYPES = frozenset({"float32", "int32", "int64", "bool"})
-# Above so many operators, estimates of activations' ranges are too far from the truth.
+# Largest number of operators for which the activations' ranges are estimated. In larger models the
+# estimates are too inaccurate, so the ranges are measured.
 _FEW_OPERATORS = 12
 
 
@@ -44,14 +48,17 @@ def build_tflite(
     """Build the TFLite model of a graph.
 
     Args:
-        graph: what to build; all its activations are float32.
-        dtype: "fp32"; "fp16" is the same file: a delegate rounds when it loads it; or "int8" for
-            full-integer with one weight scale per channel.
-        weights: values of the graph's weights by name; the others become noise.
+        graph: the graph to build; its real-valued activations are float32.
+        dtype: "fp32" for a float32 model; "fp16" gives the same file, because a delegate rounds
+            the values to float16 when it loads the file; "int8" for a full-integer model with one
+            weight scale per output channel.
+        weights: values of the graph's weights by name; weights that are missing here are filled
+            with noise.
 
     Raises:
-        BuildError: TFLite cannot express a node (names it and its op), a weight does not fit, or
-            ai-edge-litert, whose schema is used, is not installed.
+        BuildError: TFLite cannot express a node (the message names the node and its op), a given
+            weight does not fit the graph, or ai-edge-litert, whose schema is used, is not
+            installed.
     """
     if dtype not in ("fp32", "fp16", "int8"):
         raise BuildError(f"tflite is built as fp32, fp16 or int8, not {dtype!r}")
@@ -62,7 +69,11 @@ def build_tflite(
 
 @dataclass(frozen=True)
 class FloatIsland:
-    """An operator of an int8 model that computes in float32, between conversions."""
+    """An operator of an int8 model that computes in float32, between two conversions.
+
+    `node` is the name of the graph's node from which the operator was made, `op` is that node's op,
+    and `operator` is the TFLite operator.
+    """
 
     node: str
     op: str
@@ -71,9 +82,11 @@ class FloatIsland:
 
 @dataclass(frozen=True)
 class TfliteReport:
-    """What a graph becomes: how many operators of each kind, and which of them stay float.
+    """The result of translating a graph to TFLite.
 
-    `layouts` tells for each input and output which axis of the graph's tensor each stored axis is.
+    `operators` counts the operators of each kind. `float_islands` lists the operators of an int8
+    model that still compute in float32. `layouts` holds one tuple per input and output of the
+    graph: its element i is the axis of the graph's tensor that is stored as axis i.
     """
 
     operators: Mapping[str, int]
@@ -82,10 +95,10 @@ class TfliteReport:
 
 
 def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
-    """What `build_tflite` makes of a graph; in a float32 model, `float_islands` is empty.
+    """Report what `build_tflite` makes of a graph; `float_islands` is empty for float32 models.
 
     Raises:
-        BuildError: TFLite cannot express a node; names it and its op.
+        BuildError: TFLite cannot express a node; the message names the node and its op.
     """
     t = _translated(graph, None)
     model = t.model
@@ -111,10 +124,10 @@ def tflite_report(graph: Graph, dtype: str = "int8") -> TfliteReport:
 
 
 def translate(graph: Graph, weights: Mapping[str, NDArray[Any]] | None = None) -> TfliteModel:
-    """The float32 model of a graph.
+    """Return the float32 model of a graph, before activations are fused.
 
     Raises:
-        BuildError: TFLite cannot express a node; names it and its op.
+        BuildError: TFLite cannot express a node; the message names the node and its op.
     """
     return _translated(graph, weights).model
 
@@ -139,7 +152,11 @@ def _translated(graph: Graph, weights: Mapping[str, NDArray[Any]] | None) -> Tfl
 
 
 def _integers(t: TfliteTranslation, has_values: bool) -> TfliteModel:
-    """The int8 model; ranges are measured unless it is a kernel of noise."""
+    """Return the int8 model.
+
+    The ranges of the activations are estimated for a small model whose weights are all noise (a
+    kernel) and whose operators can all be estimated. Otherwise the ranges are measured.
+    """
     from latfarm_controller.builders.tflite.moments import ESTIMATED
     from latfarm_controller.builders.tflite.quantize import SAME_SCALE, quantize
     from latfarm_controller.builders.tflite.ranges import measured_ranges, sample

@@ -1,8 +1,8 @@
-"""A TFLite model in memory, and its flatbuffer, written without TensorFlow.
+"""Represents a TFLite model in memory, and writes it as a flatbuffer without TensorFlow.
 
 The numbers of operators, types and options come from the Python classes of the schema, which are
-part of ai-edge-litert. Only options are packed by these classes, because packing all tables with
-them would take longer than everything else.
+part of ai-edge-litert. These classes pack only the operators' options, because packing all tables
+with them would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ Option = int | float | bool
 FILE_IDENTIFIER = b"TFL3"
 SCHEMA_VERSION = 3
 
+# Largest total size of the constants in bytes: 1 MiB less than TFLite's limit of 2 GiB.
 _MAX_BYTES = 2**31 - 2**20
 
-# The options table of each operator, where it is not the operator's own name.
+# Name of the options table by operator, for operators whose table `_options` cannot derive from the
+# operator's name.
 _OPTIONS: Mapping[str, str] = {
     "CONV_2D": "Conv2DOptions",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
@@ -42,24 +44,30 @@ _OPTIONS: Mapping[str, str] = {
     "ATAN2": "ATan2Options",
     **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"), "ReducerOptions"),
 }
-# The first version of an operator that runtimes know, where it is not 1.
+# Version number that is written for an operator: the first one that runtimes know. Operators that
+# are not listed get version 1.
 _VERSIONS: Mapping[str, int] = {"BROADCAST_TO": 2}
 
-# Tables of the schema: slots and types of the fields that are written, pointers as "I".
+# Tables of the schema. For each field that is written, they give its slot in the schema and its
+# struct code; "I" is also used for pointers. The comments name the fields in the same order.
 _MODEL: Fields = tuple((slot, "I") for slot in range(5))  # version, opcodes, graphs, text, buffers
-_BUFFER: Fields = ((0, "I"),)
-_OPCODE: Fields = ((2, "i"), (3, "i"), (0, "b"))  # version, code, its old field
+_BUFFER: Fields = ((0, "I"),)  # data
+_OPCODE: Fields = ((2, "i"), (3, "i"), (0, "b"))  # version, code, deprecated 8-bit code
 _GRAPH: Fields = tuple((slot, "I") for slot in range(5))  # tensors, inputs, outputs, ops, name
 _TENSOR: Fields = ((0, "I"), (2, "I"), (3, "I"), (1, "b"))  # shape, buffer, name, type
-_QUANTISED: Fields = ((0, "I"), (2, "I"), (3, "I"), (4, "I"), (1, "b"))
+_QUANTISED: Fields = ((0, "I"), (2, "I"), (3, "I"), (4, "I"), (1, "b"))  # also scales, before type
 _SCALES: Fields = ((2, "I"), (3, "I"), (6, "i"))  # scales, zero points, axis
 _OPERATOR: Fields = ((0, "I"), (1, "I"), (2, "I"))  # opcode, inputs, outputs
-_WITH_OPTIONS: Fields = (*_OPERATOR, (4, "I"), (3, "B"))
+_WITH_OPTIONS: Fields = (*_OPERATOR, (4, "I"), (3, "B"))  # also options, and their type
 
 
 @dataclass
 class TfliteTensor:
-    """A tensor of the model; `data` for constants. Quantised when it has scales."""
+    """A tensor of the model.
+
+    `data` holds the values of a constant and is None for an activation. The tensor is quantised if
+    it has `scales`; several scales belong to the indices of `axis`, in order.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -72,7 +80,11 @@ class TfliteTensor:
 
 @dataclass
 class BuiltOperator:
-    """One operator; an absent optional operand is -1. `node` names what it was made for."""
+    """One operator of the model.
+
+    `inputs` and `outputs` are indices of tensors; -1 stands for an optional operand that is absent.
+    `node` is the name of the graph's node for which the operator was made.
+    """
 
     code: str
     inputs: list[int]
@@ -83,7 +95,10 @@ class BuiltOperator:
 
 @dataclass
 class TfliteModel:
-    """Tensors, operators in order, and which tensors are the model's inputs and outputs."""
+    """A TFLite model: its tensors, and its operators in the order of execution.
+
+    `inputs` and `outputs` are the indices of the tensors that enter and leave the model.
+    """
 
     name: str
     tensors: list[TfliteTensor] = field(default_factory=list)
@@ -92,19 +107,19 @@ class TfliteModel:
     outputs: list[int] = field(default_factory=list)
 
     def tensor(self, name: str, shape: Sequence[int], dtype: str) -> int:
-        """A new activation; its index."""
+        """Add an activation to the model and return its index."""
         self.tensors.append(TfliteTensor(name, tuple(shape), dtype))
         return len(self.tensors) - 1
 
     def constant(self, name: str, data: Array) -> int:
-        """A new constant; its index."""
+        """Add a constant to the model and return its index."""
         self.tensors.append(TfliteTensor(name, data.shape, data.dtype.name, data))
         return len(self.tensors) - 1
 
     def operator(
         self, code: str, inputs: Sequence[int], outputs: Sequence[int], **options: Option
     ) -> None:
-        """Append an operator; options by the schema's names."""
+        """Append an operator; its options have the names that the schema gives them."""
         self.operators.append(BuiltOperator(code, list(inputs), list(outputs), options))
 
 
@@ -121,7 +136,7 @@ def _schema() -> ModuleType:
 
 
 def serialise(model: TfliteModel) -> bytes:
-    """The model as a TFLite flatbuffer.
+    """Return the model as a TFLite flatbuffer.
 
     Raises:
         BuildError: ai-edge-litert is not installed, or the weights exceed 2 GB.
@@ -136,7 +151,7 @@ def serialise(model: TfliteModel) -> bytes:
     codes = {code: i for i, code in enumerate(dict.fromkeys(op.code for op in model.operators))}
     for place, code in zip(out.pointers(opcodes, len(codes)), codes, strict=True):
         number = getattr(schema.BuiltinOperator, code)
-        # Old readers know only the first place, which is a byte.
+        # Old readers know only the deprecated field, which is one byte wide.
         old = min(number, schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES)
         out.table(place, _OPCODE, (_VERSIONS.get(code, 1), number, old))
     out.text(text, model.name)
@@ -154,7 +169,7 @@ def serialise(model: TfliteModel) -> bytes:
         out.pointers(operators, len(model.operators)), model.operators, strict=True
     ):
         _operator(out, place, operator, codes[operator.code])
-    # Buffer 0 is the empty one, by convention.
+    # By convention, buffer 0 is empty; all tensors without data refer to it.
     places = out.pointers(buffers, len(data) + 1)
     out.table(next(places), (), ())
     return out.finish([out.table(place, _BUFFER, (0,))[0] for place in places], data)
@@ -191,7 +206,12 @@ def _operator(out: FlatbufferWriter, field: int, operator: BuiltOperator, opcode
 
 @lru_cache(maxsize=4096)
 def _options(code: str, given: tuple[tuple[str, Option], ...]) -> tuple[int, bytes]:
-    """Number of an operator's options table, and a flatbuffer of its own with that as the root."""
+    """Pack the options of an operator.
+
+    Returns:
+        the number of the options table's type in the schema, and a separate flatbuffer whose root
+        is this table; 0 and no bytes for an operator that has no options table.
+    """
     import flatbuffers
 
     schema = _schema()

@@ -1,4 +1,4 @@
-"""Ops for which TFLite has no operator, composed of operators that it has."""
+"""Translates ops for which TFLite has no operator, by combining operators that it has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _operand(t: TfliteTranslation, node: Node) -> tuple[int, Layout]:
 
 
 def hard_sigmoid(t: TfliteTranslation, node: Node) -> None:
-    """clip(alpha * x + beta, 0, 1) as RELU6(6 alpha x + 6 beta) / 6, TensorFlow's way."""
+    """Translate clip(alpha * x + beta, 0, 1) to RELU6(6 alpha x + 6 beta) / 6, like TensorFlow."""
     current, layout = _operand(t, node)
     slope, offset = 6 * number(node, "alpha", 0.2), 6 * number(node, "beta", 0.5)
     if not math.isclose(slope, 1.0, rel_tol=1e-4):
@@ -29,7 +29,7 @@ def hard_sigmoid(t: TfliteTranslation, node: Node) -> None:
 
 
 def softplus(t: TfliteTranslation, node: Node) -> None:
-    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which cannot overflow."""
+    """Translate log(1 + exp(x)) to max(x, 0) + log(1 + exp(-|x|)), which cannot overflow."""
     x, layout = _operand(t, node)
     small = t.apply("EXP", [t.apply("NEG", [t.apply("ABS", [x])])])
     rest = t.apply("LOG", [t.apply("ADD", [small, t.number(1.0)])])
@@ -37,16 +37,17 @@ def softplus(t: TfliteTranslation, node: Node) -> None:
 
 
 def softsign(t: TfliteTranslation, node: Node) -> None:
-    """The operand over 1 + |x|."""
+    """Translate Softsign: x / (1 + |x|)."""
     x, layout = _operand(t, node)
     below = t.apply("ADD", [t.apply("ABS", [x]), t.number(1.0)])
     t.apply("DIV", [x, below], t.put(node.outputs[0], layout))
 
 
 def exponential_linear(t: TfliteTranslation, node: Node) -> None:
-    """Elu, Selu and Celu by ELU, whose slope and scale are 1.
+    """Translate Elu, Selu and Celu with TFLite's ELU, which has no parameters: all of them are 1.
 
-    Below zero they are gain * alpha * (exp(x / width) - 1), above gain * x.
+    The three functions are gain * alpha * (exp(x / width) - 1) for negative x and gain * x for
+    positive x.
     """
     defaults = (1.6732632, 1.0507010) if node.op == "Selu" else (1.0, 1.0)
     alpha, gain = number(node, "alpha", defaults[0]), number(node, "gamma", defaults[1])
@@ -66,28 +67,28 @@ def exponential_linear(t: TfliteTranslation, node: Node) -> None:
 
 
 def thresholded_relu(t: TfliteTranslation, node: Node) -> None:
-    """The operand where it is above alpha, else 0."""
+    """Translate ThresholdedRelu: x where x is greater than alpha, and 0 elsewhere."""
     x, layout = _operand(t, node)
     above = t.apply("GREATER", [x, t.number(number(node, "alpha", 1.0))], dtype="bool")
     t.apply("SELECT_V2", [above, x, t.number(0.0)], t.put(node.outputs[0], layout))
 
 
 def tangent(t: TfliteTranslation, node: Node) -> None:
-    """sin(x) / cos(x)."""
+    """Translate Tan to sin(x) / cos(x)."""
     x, layout = _operand(t, node)
     parts = [t.apply("SIN", [x]), t.apply("COS", [x])]
     t.apply("DIV", parts, t.put(node.outputs[0], layout))
 
 
 def arc_tangent(t: TfliteTranslation, node: Node) -> None:
-    """ATAN2 of the operand and ones: it does not broadcast."""
+    """Translate Atan to ATAN2(x, 1); the ones have the shape of x, as ATAN2 cannot broadcast."""
     x, layout = _operand(t, node)
     ones = t.constant(np.ones(t.model.tensors[x].shape, np.float32))
     t.apply("ATAN2", [x, ones], t.put(node.outputs[0], layout))
 
 
 def reciprocal(t: TfliteTranslation, node: Node) -> None:
-    """1 / x; of a square root RSQRT."""
+    """Translate 1 / x to a DIV, or to one RSQRT if x is a square root that nothing else reads."""
     made_by = _root(t, node.inputs[0])
     if made_by is not None:
         source = t.data(made_by.inputs[0], t.layout(made_by.inputs[0]))
@@ -99,13 +100,16 @@ def reciprocal(t: TfliteTranslation, node: Node) -> None:
 
 
 def _root(t: TfliteTranslation, tensor: str) -> Node | None:
-    """The node whose square root only a division reads."""
+    """Return the Sqrt node that makes a tensor if only a division reads it, else None."""
     made_by = t.graph.producers.get(tensor)
     return made_by if made_by is not None and is_divisor(t, made_by) else None
 
 
 def is_divisor(t: TfliteTranslation, node: Node) -> bool:
-    """Whether a node is a square root that is only divided by: RSQRT does both at once."""
+    """Whether a node is a square root whose only reader divides by it.
+
+    No operator is made for such a node, because RSQRT computes the root and its reciprocal at once.
+    """
     if node.op != "Sqrt":
         return False
     reader = t.only_reader(node.outputs[0])
@@ -117,7 +121,10 @@ def is_divisor(t: TfliteTranslation, node: Node) -> bool:
 
 
 def divide(t: TfliteTranslation, node: Node) -> None:
-    """Division; by a constant or a root it is a multiplication, as converters have it."""
+    """Translate Div; a division by a constant or by a square root becomes a multiplication.
+
+    Other converters do the same.
+    """
     if t.dtype(node.outputs[0]) != "float32":
         binary(t, node, "DIV")
         return
@@ -139,7 +146,7 @@ def divide(t: TfliteTranslation, node: Node) -> None:
 
 
 def power(t: TfliteTranslation, node: Node) -> None:
-    """Pow; a square is a product, a power of a half a root."""
+    """Translate Pow: exponents 2 and 3 become products, 0.5 becomes SQRT, and others become POW."""
     exponent = t.array(node.inputs[1]) if t.is_constant(node.inputs[1]) else np.empty(0)
     real = t.dtype(node.inputs[0]) == "float32"
     if exponent.size == 1 and real and t.shape(node.inputs[0]) == t.shape(node.outputs[0]):
@@ -163,7 +170,7 @@ def power(t: TfliteTranslation, node: Node) -> None:
 
 
 def mean(t: TfliteTranslation, node: Node) -> None:
-    """Mean of several tensors."""
+    """Translate Mean, the elementwise mean of several tensors."""
     layout, operands = broadcast(t, node)
     total = operands[0]
     for operand in operands[1:]:
@@ -173,7 +180,10 @@ def mean(t: TfliteTranslation, node: Node) -> None:
 
 
 def instance_norm(t: TfliteTranslation, node: Node) -> None:
-    """Each image's channels to mean 0 and variance 1, then scaled and shifted."""
+    """Translate InstanceNormalization.
+
+    Each channel of each image gets mean 0 and variance 1, and is then scaled and shifted.
+    """
     x, layout = _operand(t, node)
     rank = len(layout)
     along = tuple(-1 if axis == 1 else 1 for axis in range(rank))
@@ -192,7 +202,7 @@ def instance_norm(t: TfliteTranslation, node: Node) -> None:
 
 
 def shape_of(t: TfliteTranslation, node: Node) -> None:
-    """A shape is known when the model is built."""
+    """Translate Shape to a constant, because all shapes are known when the model is built."""
     index = t.indices(t.shape(node.inputs[0]))
     if node.outputs[0] in t.graph.outputs:
         t.reshape(index, t.put(node.outputs[0], (0,)))

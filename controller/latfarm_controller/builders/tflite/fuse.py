@@ -1,7 +1,7 @@
-"""Makes activations part of the operators before them, as TFLite's own converter does.
+"""Merges activation functions into the operators before them, as TFLite's own converter does.
 
-LiteRT runs an int8 convolution several times slower if a RELU6 after it is an operator of its own:
-XNNPACK leaves such a convolution to the reference kernels.
+LiteRT runs an int8 convolution several times slower if the RELU6 after it is a separate operator,
+because XNNPACK then leaves the convolution to the reference kernels.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from latfarm_controller.builders.tflite.file import BuiltOperator, TfliteModel
 
-# ActivationFunctionType of the schema.
+# Numbers of the clamps in the schema's enumeration ActivationFunctionType.
 _KINDS = {"RELU": 1, "RELU_N1_TO_1": 2, "RELU6": 3}
 _POOLS = frozenset({"MAX_POOL_2D", "AVERAGE_POOL_2D"})
+# Operators that can apply a clamp to their own result.
 _TAKERS = _POOLS | frozenset(
     {
         "CONV_2D",
@@ -28,11 +29,11 @@ _TAKERS = _POOLS | frozenset(
 
 
 def fuse_activations(model: TfliteModel) -> TfliteModel:
-    """The same model, with clamps made part of the operators whose results only they read.
+    """Return the model with each clamp merged into the operator whose result only the clamp reads.
 
-    This works on float32 models and on quantised models: the operator's result takes the scale of
-    the clamp, so that nothing is rounded twice. Tensors that are not made any more are dropped, so
-    the indices of tensors change.
+    This works on float32 models and on quantised models. In a quantised model, the operator's
+    result takes the scale of the clamp's result, so that nothing is rounded twice. Tensors that no
+    operator makes any more are removed, so the indices of tensors change.
     """
     readers = Counter(index for operator in model.operators for index in operator.inputs)
     readers.update(model.outputs)
@@ -57,7 +58,11 @@ def fuse_activations(model: TfliteModel) -> TfliteModel:
 
 
 def _fits(model: TfliteModel, operator: BuiltOperator, clamp: BuiltOperator) -> bool:
-    """Whether the operator may make the clamp's result: pools cannot change a tensor's scale."""
+    """Whether the operator can make the clamp's result.
+
+    A pool can only do so if the clamp does not change the scale, because the operand and the result
+    of a pool have the same scale.
+    """
     first, second = model.tensors[operator.outputs[0]], model.tensors[clamp.outputs[0]]
     if first.dtype != second.dtype:
         return False
@@ -67,7 +72,10 @@ def _fits(model: TfliteModel, operator: BuiltOperator, clamp: BuiltOperator) -> 
 
 
 def _compact(model: TfliteModel) -> TfliteModel:
-    """Without the tensors that no operator makes or reads and that are no input or output."""
+    """Return the model without unused tensors.
+
+    A tensor is unused if no operator makes or reads it and it is no input or output of the model.
+    """
     used = {*model.inputs, *model.outputs}
     for operator in model.operators:
         used.update(operator.inputs, operator.outputs)

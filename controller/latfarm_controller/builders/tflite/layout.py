@@ -1,9 +1,9 @@
-"""Keeps where each tensor of a graph is in a TFLite model, and in which order its axes are stored.
+"""Tracks which TFLite tensor holds each tensor of a graph, and in which order its axes are stored.
 
-A graph is channels-first, and TFLite's operators are channels-last. Images (rank 4) are stored
-channels-last from the network's input on, so that a transpose is only needed where the order of
-elements matters: before a flatten, or in a reshape that mixes channels with pixels. A layout is a
-tuple: the stored axis i is the axis layout[i] of the graph's tensor.
+A graph is channels-first, and TFLite's operators are channels-last. Images (tensors of rank 4) are
+stored channels-last from the network's input on. Thus a transpose is only needed where the order
+of elements matters: before a flatten, or in a reshape that mixes channels with pixels. A layout is
+a tuple of axes: the stored axis i is the axis layout[i] of the graph's tensor.
 """
 
 from __future__ import annotations
@@ -19,45 +19,55 @@ from latfarm_controller.errors import BuildError
 
 Layout = tuple[int, ...]
 
+# Layout of an image: the graph's axes (N, C, H, W) are stored as (N, H, W, C).
 IMAGE: Layout = (0, 2, 3, 1)
-# Channels split in two, as a channel shuffle has them: still behind the pixels.
+# Layout of an image whose channels are split into two axes, as in a channel shuffle. Both axes of
+# channels are stored after the pixels.
 SPLIT_IMAGE: Layout = (0, 3, 4, 1, 2)
-# Pixels in one row, as attention over images has them: still before the channels.
+# Layout of an image whose height and width are merged into one axis, as in attention over images.
+# The pixels are stored before the channels.
 PIXELS: Layout = (0, 2, 1)
 
-# Ops that read axes in the Graph's order: an input that only they read is no image.
+# Ops that need their operands in the Graph's axis order. A network input of rank 4 that only these
+# ops read is not stored as an image.
 _PLAIN_READERS = frozenset({"MatMul"})
 
 
 def plain(rank: int) -> Layout:
-    """The Graph's own order."""
+    """Return the layout that keeps the Graph's axis order, for a tensor of the given rank."""
     return tuple(range(rank))
 
 
 def keeps_order(layout: Layout, shape: Sequence[int]) -> bool:
-    """Whether elements lie in memory as in the Graph's own order: axes of size 1 do not matter."""
+    """Whether a layout stores the elements in the same sequence as the Graph's axis order.
+
+    Axes of size 1 can be anywhere, because they do not change the sequence.
+    """
     real = [axis for axis in layout if shape[axis] > 1]
     return real == sorted(real)
 
 
 def stored(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """A shape with its axes in the order of a layout."""
+    """Return a shape with its axes in the order of a layout."""
     return tuple(shape[axis] for axis in layout)
 
 
 def refuse(node: Node, why: str) -> BuildError:
-    """The error for a node that TFLite cannot express."""
+    """Return the error for a node that TFLite cannot express; `why` names the obstacle."""
     return BuildError(f"node {node.name!r} ({node.op}): {why}, which TFLite cannot express")
 
 
 class TfliteTranslation:
-    """A TFLite model in the making, and the places of the Graph's tensors in it."""
+    """A TFLite model that is being built from a Graph.
+
+    It knows which tensor of the model holds each tensor of the Graph, and in which layout.
+    """
 
     def __init__(self, graph: Graph, weights: Mapping[str, Array] | None = None) -> None:
         self.graph = graph
         self.weights = Weights(graph, weights)
         self.model = TfliteModel(graph.name)
-        self.done: set[str] = set()  # names of nodes that an earlier operator covers
+        self.done: set[str] = set()  # names of nodes merged into earlier ones
         self._places: dict[str, tuple[int, Layout]] = {}
         self._copies: dict[tuple[str, Layout], int] = {}
         for tensor in graph.inputs:
@@ -75,26 +85,30 @@ class TfliteTranslation:
     # The Graph's tensors
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Shape in the Graph."""
+        """Return the shape that a tensor has in the Graph."""
         return self.graph.type_of(tensor).shape
 
     def is_constant(self, tensor: str) -> bool:
-        """Whether a tensor is a weight."""
+        """Whether a tensor of the Graph is a weight."""
         return tensor in self.graph.weights
 
     def array(self, tensor: str) -> Array:
-        """Values of a weight in the Graph's order."""
+        """Return the values of a weight, with the axes in the Graph's order."""
         return self.weights.array(tensor)
 
     def ints(self, node: Node, position: int) -> list[int]:
-        """Values of an integer operand that must be constant."""
+        """Return the values of the operand at `position`, a flat list of constant integers.
+
+        Raises:
+            BuildError: the operand is missing or is computed at run time.
+        """
         tensor = node.inputs[position] if position < len(node.inputs) else ""
         if not self.is_constant(tensor):
             raise refuse(node, f"operand {position} is computed at run time")
         return [int(value) for value in self.array(tensor).reshape(-1)]
 
     def layout(self, tensor: str) -> Layout:
-        """How a tensor is stored; weights are as in the Graph."""
+        """Return the layout in which a tensor is stored; weights have the Graph's axis order."""
         if tensor in self._places:
             return self._places[tensor][1]
         return plain(len(self.shape(tensor)))
@@ -102,27 +116,27 @@ class TfliteTranslation:
     # The model's tensors
 
     def dtype(self, tensor: str) -> str:
-        """Element type in the model: indices are int32."""
+        """Return the element type that a tensor has in the model: int64 becomes int32."""
         found = self.graph.type_of(tensor).dtype
         return "int32" if found == "int64" else found
 
     def put(self, tensor: str, layout: Layout) -> int:
-        """Make room for an activation of the Graph; its index in the model."""
+        """Add a tensor for an activation of the Graph, and return its index in the model."""
         index = self.model.tensor(tensor, stored(self.shape(tensor), layout), self.dtype(tensor))
         self._places[tensor] = (index, layout)
         return index
 
     def alias(self, tensor: str, index: int, layout: Layout) -> None:
-        """Let an activation be another name of a tensor of the model."""
+        """Record that a tensor of the model also holds the given activation of the Graph."""
         self._places[tensor] = (index, layout)
 
     def rename(self, index: int, tensor: str, layout: Layout) -> None:
-        """Let a scratch tensor be an activation of the Graph."""
+        """Turn a scratch tensor into an activation of the Graph, and rename it accordingly."""
         self.model.tensors[index].name = tensor
         self._places[tensor] = (index, layout)
 
     def scratch(self, shape: Sequence[int], dtype: str = "float32") -> int:
-        """A tensor between two operators of one node."""
+        """Add a tensor that carries data between two operators of one node; return its index."""
         return self.model.tensor(f"scratch_{len(self.model.tensors)}", shape, dtype)
 
     def apply(
@@ -135,10 +149,11 @@ class TfliteTranslation:
         dtype: str = "float32",
         **options: Option,
     ) -> int:
-        """Add an operator with one result; returns the result's index.
+        """Add an operator with one result, and return the result's index.
 
-        Options have the names of the schema. Without `made`, the result is a new tensor; its shape
-        is `shape`, or else the broadcast shape of the operands.
+        Options have the names that the schema gives them. `made` is the index of the tensor that
+        receives the result. If it is None, a new tensor with element type `dtype` is added; its
+        shape is `shape`, or the broadcast shape of the operands if `shape` is None.
         """
         if made is None:
             shapes = [self.model.tensors[index].shape for index in operands]
@@ -147,19 +162,23 @@ class TfliteTranslation:
         return made
 
     def number(self, value: float) -> int:
-        """A float32 scalar constant."""
+        """Add a float32 scalar constant to the model and return its index."""
         return self.constant(np.array(value, np.float32))
 
     def constant(self, data: Array) -> int:
-        """A constant of the model."""
+        """Add a constant to the model and return its index."""
         return self.model.constant(f"constant_{len(self.model.tensors)}", data)
 
     def indices(self, values: Sequence[int]) -> int:
-        """An int32 vector, as shapes, axes and pads are given."""
+        """Add an int32 vector constant, such as a shape or a list of axes; return its index."""
         return self.constant(np.asarray(values, np.int32))
 
     def data(self, tensor: str, layout: Layout) -> int:
-        """Index of a tensor in a layout; a transpose is made where the stored one differs."""
+        """Return the index of a model tensor that holds the Graph's tensor in the given layout.
+
+        If the tensor is stored in another layout, a TRANSPOSE is added, or a RESHAPE if that is
+        enough. Later calls with the same layout reuse its result.
+        """
         if tensor not in self._places:
             key = (tensor, layout)
             if key not in self._copies:
@@ -181,13 +200,17 @@ class TfliteTranslation:
         return self._copies[tensor, layout]
 
     def reshape(self, source: int, made: int) -> int:
-        """Emit a RESHAPE to the shape that `made` has; returns `made`."""
+        """Add a RESHAPE from `source` to the tensor `made`, and return `made`."""
         shape = self.indices(self.model.tensors[made].shape)
         self.model.operator("RESHAPE", [source, shape], [made])
         return made
 
     def aligned(self, tensor: str, rank: int, layout: Layout) -> int:
-        """Index of a broadcast operand with leading axes of size 1 added, in a layout."""
+        """Prepare an operand for broadcasting and return its index.
+
+        Leading axes of size 1 are added until the operand has the given rank. Then its axes are
+        brought into the given layout.
+        """
         shape = self.shape(tensor)
         full = (1,) * (rank - len(shape)) + shape
         if self.is_constant(tensor):
@@ -207,11 +230,15 @@ class TfliteTranslation:
         return turned
 
     def only_reader(self, tensor: str) -> Node | None:
-        """The one node that reads a tensor; None for several, none, or a network output."""
+        """Return the node that reads a tensor, if it is the tensor's only use.
+
+        Returns:
+            None if no node or several nodes read the tensor, or if it is an output of the network.
+        """
         readers = self.graph.consumers.get(tensor, ())
         return readers[0] if len(readers) == 1 and tensor not in self.graph.outputs else None
 
 
 def _narrow(data: Array) -> Array:
-    """Index constants are int32 in TFLite."""
+    """Convert int64 constants to int32, which TFLite uses for indices."""
     return data.astype(np.int32) if data.dtype == np.int64 else data

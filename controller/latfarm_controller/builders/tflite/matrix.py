@@ -1,4 +1,4 @@
-"""TFLite operators for matrix products and embeddings."""
+"""Translates matrix products and embeddings to TFLite operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from latfarm_controller.builders.tflite.nn import Handler, number
 
 
 def gemm(t: TfliteTranslation, node: Node) -> None:
-    """Matrix product: FULLY_CONNECTED with a constant, else BATCH_MATMUL."""
+    """Translate Gemm to FULLY_CONNECTED if the second matrix is constant, else to BATCH_MATMUL."""
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     added = node.inputs[2] if len(node.inputs) > 2 else ""
     left = t.data(node.inputs[0], (1, 0) if number(node, "transA", 0) else (0, 1))
@@ -46,14 +46,18 @@ def gemm(t: TfliteTranslation, node: Node) -> None:
 
 
 def _row_bias(t: TfliteTranslation, tensor: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """A bias that is the same for all rows, flat; () for one that is not."""
+    """Return a bias that is the same for all rows as a flat array; empty if the rows differ."""
     shape = t.shape(tensor)
     same = len(shape) < 2 or shape[0] == 1
     return t.array(tensor).astype(np.float32).reshape(-1) if same else np.empty(0, np.float32)
 
 
 def matmul(t: TfliteTranslation, node: Node) -> None:
-    """Matrix product over the last two axes; a constant matrix makes a FULLY_CONNECTED."""
+    """Translate MatMul, a matrix product over the last two axes.
+
+    It becomes a FULLY_CONNECTED if the right operand is a constant of rank 1 or 2, else a
+    BATCH_MATMUL.
+    """
     left, right = node.inputs
     shapes, result = (t.shape(left), t.shape(right)), t.shape(node.outputs[0])
     rank = max(len(result), 2)
@@ -89,7 +93,10 @@ def matmul(t: TfliteTranslation, node: Node) -> None:
 
 
 def gather(t: TfliteTranslation, node: Node) -> None:
-    """Gather slices along an axis, as an embedding does; negative constants count from the end."""
+    """Translate Gather, which picks slices along one axis, as an embedding does.
+
+    Constant indices may be negative; these count from the end of the axis.
+    """
     data, indices = node.inputs
     shape, axis = t.shape(data), int(number(node, "axis", 0))
     rank, spread = len(shape), len(t.shape(indices))
@@ -99,7 +106,7 @@ def gather(t: TfliteTranslation, node: Node) -> None:
     else:
         where = t.data(indices, plain(spread))
     own = t.layout(data)
-    if spread == 1:  # axes keep their places
+    if spread == 1:  # one index axis replaces the gathered axis, so the layout stays the same
         layout, made = own, own
     elif spread == 0:
         left = [a for a in range(rank) if a != axis]

@@ -1,8 +1,9 @@
-"""Estimates how large the activations of a kernel will be, from operator to operator.
+"""Estimates the range of each activation of a kernel, from one operator to the next.
 
-It carries the mean and the spread of each tensor. Values are taken for independent and normal
-within a tensor, which is wrong in detail. It is near enough to choose the scales of a few
-operators, and a hundred times faster than running them.
+The estimate carries the mean and the standard deviation of each tensor through the operators. It
+assumes that the values of a tensor are independent and normally distributed, which is not exactly
+true. The result is accurate enough to choose the quantisation scales of a few operators, and the
+estimate is a hundred times faster than running them.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from numpy.typing import NDArray
 from latfarm_controller.builders.tflite.file import Array, BuiltOperator, TfliteTensor
 
 DEVIATIONS = 4.0
-"""Standard deviations from the mean to each end of the range that a scale represents."""
+"""Distance from the mean to each end of an estimated range, in standard deviations."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, standard deviation, and the range to represent."""
+    """Mean and standard deviation of a tensor's values, and the range that int8 must represent."""
 
     mean: float
     deviation: float
@@ -31,19 +32,22 @@ class Moments:
     high: float
 
     def union(self, other: Moments) -> Moments:
-        """Moments of both tensors' values together; the first one's mean and deviation."""
+        """Return moments whose range covers both ranges; mean and deviation are those of self."""
         return Moments(
             self.mean, self.deviation, min(self.low, other.low), max(self.high, other.high)
         )
 
     @property
     def second(self) -> float:
-        """Mean square."""
+        """The second moment: the mean of the squared values."""
         return self.mean**2 + self.deviation**2
 
 
 def normal(mean: float, variance: float, low: float = -math.inf, high: float = math.inf) -> Moments:
-    """Moments of a normal variable; its range is four deviations, within bounds."""
+    """Return the moments of a normally distributed tensor.
+
+    The range is `DEVIATIONS` standard deviations to each side of the mean, cut to `low` and `high`.
+    """
     deviation = math.sqrt(max(variance, 1e-12))
     return Moments(
         mean,
@@ -54,7 +58,7 @@ def normal(mean: float, variance: float, low: float = -math.inf, high: float = m
 
 
 def moments_of_data(data: Array) -> Moments:
-    """Moments of a constant: exact."""
+    """Return the exact moments of a constant's values."""
     real = np.asarray(data, np.float64)
     return Moments(float(real.mean()), float(real.std()), float(real.min()), float(real.max()))
 
@@ -62,12 +66,16 @@ def moments_of_data(data: Array) -> Moments:
 def moments_of(
     operator: BuiltOperator, tensors: Sequence[TfliteTensor], known: Sequence[Moments | None]
 ) -> Moments | None:
-    """The moments of an operator's results; None for integers.
+    """Estimate the moments of an operator's results.
 
     Args:
-        operator: what computes.
-        tensors: of the model.
-        known: moments of its operands, by tensor; None for index operands and large weights.
+        operator: the operator whose results are estimated.
+        tensors: all tensors of the model.
+        known: the moments of each tensor of the model, by its index; None for indices, for large
+            weights, and for other tensors whose moments are unknown.
+
+    Returns:
+        None if the results are not float32 or if nothing is known about them.
     """
     if tensors[operator.outputs[0]].dtype != "float32":
         return None
@@ -86,7 +94,9 @@ def moments_of(
         return _sum(operands, -1.0 if code == "SUB" else 1.0)
     if code == "MUL":
         return _product(operands)
-    if code == "MEAN":  # neighbouring pixels are alike: it spreads less, but not sqrt(n) less
+    # Neighbouring pixels resemble each other, so the standard deviation of their mean is smaller
+    # than theirs, but not by the factor sqrt(n), as for n independent values. Half is assumed.
+    if code == "MEAN":
         source = operands[0]
         return normal(source.mean, source.deviation**2 / 4, source.low, source.high)
     if code == "SOFTMAX":
@@ -98,16 +108,22 @@ def moments_of(
     return operands[0] if operands else None
 
 
-# Of a weight, enough to know what it does to moments.
+# Most output channels of a weight, and most terms of each channel's sum, that an estimate reads.
+# Larger weights are sampled at regular steps, which is enough for an estimate.
 _MOST_ROWS, _MOST_TERMS = 256, 1024
 
+# Operators that have a weight and a bias as operands.
 _WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 
 
 def _weighted(
     operator: BuiltOperator, tensors: Sequence[TfliteTensor], known: Sequence[Moments | None]
 ) -> Moments:
-    """Sum of products with known weights: the moments of each output channel, then of all."""
+    """Estimate the results of a layer with known weights.
+
+    Each output channel is a sum of products, whose moments are computed first. They are then
+    combined into the moments of all channels.
+    """
     data, bias = (2, 3) if operator.code == "TRANSPOSE_CONV" else (0, 2)
     source = known[operator.inputs[data]]
     weight, shift = (tensors[operator.inputs[i]].data for i in (1, bias))
@@ -134,10 +150,12 @@ def _weighted(
     )
 
 
-# Quantiles of the standard normal distribution, to carry moments through any function.
+# 128 quantiles of the standard normal distribution. A function is applied to them to estimate the
+# moments of its results.
 _QUANTILES: NDArray[np.float64] = np.array(
     [NormalDist().inv_cdf((i + 0.5) / 128) for i in range(128)]
 )
+# The functions that elementwise operators compute; for GELU and PRELU, an approximation.
 _FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "RELU": lambda x: np.maximum(x, 0.0),
     "RELU6": lambda x: np.clip(x, 0.0, 6.0),
@@ -150,7 +168,7 @@ _FUNCTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "GELU": lambda x: x / (1.0 + np.exp(-np.clip(1.702 * x, -50, 50))),
     "PRELU": lambda x: np.where(x < 0, 0.25 * x, x),
 }
-# Operators whose moments are near enough to the truth.
+# Operators for which the estimated moments are accurate enough.
 ESTIMATED = (
     _WEIGHTED
     | _FUNCTIONS.keys()

@@ -1,4 +1,4 @@
-"""TFLite operators that only move data: reshapes, transposes, joins, cuts, pads, resizes."""
+"""Translates ops that only move data: reshapes, transposes, joins, cuts, pads and repetitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from latfarm_controller.builders.tflite.nn import Handler, ints, number
 def reshape(t: TfliteTranslation, node: Node) -> None:
     """Translate Reshape, Flatten, Squeeze and Unsqueeze.
 
-    A reshape that only splits or merges channels, or pixels, keeps an image channels-last.
+    The data of an image stay channels-last if the reshape only splits or merges its channels, or
+    only splits or merges its pixels.
     """
     x, result = node.inputs[0], node.outputs[0]
     source, target, own = t.shape(x), t.shape(result), t.layout(x)
@@ -55,7 +56,7 @@ def _splits_pixels(row: tuple[int, ...], image: tuple[int, ...]) -> bool:
 
 
 def _becomes_image(t: TfliteTranslation, tensor: str) -> bool:
-    """Whether a tensor of channels and pixels is only read to be an image."""
+    """Whether all readers of a tensor (N, channels, pixels) reshape it to an image."""
     readers = t.graph.consumers.get(tensor, ())
     return (
         bool(readers)
@@ -68,7 +69,11 @@ def _becomes_image(t: TfliteTranslation, tensor: str) -> bool:
 
 
 def transpose(t: TfliteTranslation, node: Node) -> None:
-    """Transpose; one that only undoes the layout becomes nothing."""
+    """Translate Transpose.
+
+    If the stored elements are already in the right sequence, because the layout has anticipated the
+    transpose, it becomes a RESHAPE.
+    """
     x, result = node.inputs[0], node.outputs[0]
     perm, own = ints(node, "perm"), t.layout(x)
     layout = plain(len(perm))
@@ -86,7 +91,7 @@ def transpose(t: TfliteTranslation, node: Node) -> None:
 
 
 def concat(t: TfliteTranslation, node: Node) -> None:
-    """Join along one axis, in the first activation's layout."""
+    """Translate Concat; all operands are brought into the layout of the first activation."""
     lead = next((x for x in node.inputs if not t.is_constant(x)), node.inputs[0])
     layout = t.layout(lead)
     axis = layout.index(int(number(node, "axis", 0)) % len(layout))
@@ -95,7 +100,7 @@ def concat(t: TfliteTranslation, node: Node) -> None:
 
 
 def split(t: TfliteTranslation, node: Node) -> None:
-    """Cut along one axis."""
+    """Translate Split to SPLIT if all parts have the same size along the axis, else to SPLIT_V."""
     layout = t.layout(node.inputs[0])
     axis = int(number(node, "axis", 0)) % len(layout)
     sizes = [t.shape(made)[axis] for made in node.outputs]
@@ -110,7 +115,11 @@ def split(t: TfliteTranslation, node: Node) -> None:
 
 
 def slice_(t: TfliteTranslation, node: Node) -> None:
-    """A part of a tensor: SLICE, or STRIDED_SLICE where it skips."""
+    """Translate Slice.
+
+    It becomes a SLICE if all steps are 1 and a STRIDED_SLICE if some are greater. If a step is
+    negative, elements are picked with GATHER.
+    """
     layout, shape = t.layout(node.inputs[0]), t.shape(node.inputs[0])
     starts, ends = t.ints(node, 1), t.ints(node, 2)
     has_axes = len(node.inputs) > 3 and node.inputs[3]
@@ -136,7 +145,11 @@ def slice_(t: TfliteTranslation, node: Node) -> None:
 
 
 def _pick(t: TfliteTranslation, node: Node, chosen: Mapping[int, Sequence[int]]) -> None:
-    """Elements picked by GATHER along some axes: what runs backward, or repeats its edges."""
+    """Pick elements with one GATHER per axis.
+
+    This serves slices that run backward and pads that repeat the edges. `chosen` holds the picked
+    positions for each axis of the Graph's tensor.
+    """
     layout, shape = t.layout(node.inputs[0]), list(t.shape(node.inputs[0]))
     current = t.data(node.inputs[0], layout)
     for position, (axis, elements) in enumerate(chosen.items(), 1):
@@ -148,7 +161,7 @@ def _pick(t: TfliteTranslation, node: Node, chosen: Mapping[int, Sequence[int]])
 
 
 def expand(t: TfliteTranslation, node: Node) -> None:
-    """Broadcast to a constant shape."""
+    """Translate Expand, which broadcasts a tensor to a constant shape."""
     result = t.shape(node.outputs[0])
     layout = t.layout(node.inputs[0])
     layout = layout if len(layout) == len(result) else plain(len(result))
@@ -161,7 +174,7 @@ def expand(t: TfliteTranslation, node: Node) -> None:
 
 
 def tile(t: TfliteTranslation, node: Node) -> None:
-    """Repeat along each axis."""
+    """Translate Tile, which repeats a tensor along each axis."""
     layout = t.layout(node.inputs[0])
     repeats = t.indices(stored(t.ints(node, 1), layout))
     made = t.put(node.outputs[0], layout)
@@ -169,7 +182,7 @@ def tile(t: TfliteTranslation, node: Node) -> None:
 
 
 def pad(t: TfliteTranslation, node: Node) -> None:
-    """Pad with a constant or by reflection."""
+    """Translate Pad: with a constant, by reflection, or by repeating the edges."""
     layout, mode = t.layout(node.inputs[0]), node.attrs.get("mode", "constant")
     pads = t.ints(node, 1)
     rank = len(layout)
@@ -200,7 +213,10 @@ def pad(t: TfliteTranslation, node: Node) -> None:
 
 
 def identity(t: TfliteTranslation, node: Node) -> None:
-    """Another name for the same tensor; a copy where the network puts it out."""
+    """Translate an op that changes nothing: its result becomes another name of its operand.
+
+    If the result is an output of the network, it is a copy of the operand, made with a RESHAPE.
+    """
     x, result = node.inputs[0], node.outputs[0]
     layout = t.layout(x)
     index = t.data(x, layout)

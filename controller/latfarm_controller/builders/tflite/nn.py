@@ -1,4 +1,4 @@
-"""TFLite operators for layers that carry weights or slide a window."""
+"""Translates layers that have weights or that slide a window over images."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ Floats = NDArray[np.float32]
 Handler = Callable[[TfliteTranslation, Node], None]
 
 EPSILON = 1e-5
-"""The epsilon of normalisations: the default of ONNX, because a graph does not keep it."""
+"""Number added to the variance in normalisations: ONNX's default, as a graph does not store it."""
+# Numbers of the schema's enumeration Padding.
 _SAME, _VALID = 0, 1
 
 
 @dataclass(frozen=True)
 class Window:
-    """A sliding window over two axes, and how TFLite pads for it.
+    """A window that slides over height and width, and how TFLite pads the image for it.
 
-    `explicit` is None if TFLite's SAME or VALID gives the right positions. Otherwise it holds the
-    pads (before, after) of each axis, which a PAD operator must add.
+    `before` and `after` are the pads that the graph gives for each axis. `padding` is TFLite's SAME
+    or VALID. `explicit` is None if this padding gives the right positions. Otherwise it holds the
+    pads (before, after) of each axis, which a separate PAD operator must add.
     """
 
     kernel: tuple[int, int]
@@ -39,27 +41,27 @@ class Window:
 
     @property
     def is_padded(self) -> bool:
-        """Whether any position reads padding."""
+        """Whether the window reads padding at any position."""
         return self.padding == _SAME or self.explicit is not None
 
 
 def ints(node: Node, name: str) -> tuple[int, ...]:
-    """A list attribute; () where it is missing."""
+    """Return a list attribute of a node as integers; () if the node does not have it."""
     value = node.attrs.get(name, ())
     return tuple(int(item) for item in value) if isinstance(value, tuple) else ()
 
 
 def number(node: Node, name: str, default: float) -> float:
-    """A scalar attribute."""
+    """Return a scalar attribute of a node, or the default if the node does not have it."""
     value = node.attrs.get(name, default)
     return value if isinstance(value, int | float) else default
 
 
 def window_of(t: TfliteTranslation, node: Node) -> Window:
-    """The window of a convolution or pool over images.
+    """Return the window of a convolution or pool over images.
 
     Raises:
-        BuildError: the data are no images.
+        BuildError: the first operand is not an image (a tensor of rank 4), or a pad is negative.
     """
     source, result = t.shape(node.inputs[0]), t.shape(node.outputs[0])
     if len(source) != 4:
@@ -81,7 +83,7 @@ def window_of(t: TfliteTranslation, node: Node) -> Window:
             source[2:], result[2:], strides, before, needs, strict=True
         )
     )
-    # Pads behind the last position are read by nobody.
+    # The window never reads pads after its last position, so they are left out.
     explicit = [(pad, max(need - pad, 0)) for pad, need in zip(before, needs, strict=True)]
     if not any(pad for pair in explicit for pad in pair):
         return Window(kernel, strides, dilations, before, after, _VALID, None)
@@ -95,7 +97,13 @@ def _two(values: tuple[int, ...]) -> tuple[int, int]:
 
 
 def padded(t: TfliteTranslation, node: Node, window: Window, value: float | None = None) -> int:
-    """The node's first operand as an image, with the window's explicit pads around it."""
+    """Pad the node's first operand, an image, with the window's explicit pads.
+
+    The pads contain `value`, or 0 if it is None.
+
+    Returns:
+        index of the padded image; without explicit pads, index of the image itself.
+    """
     source = t.data(node.inputs[0], IMAGE)
     if window.explicit is None:
         return source
@@ -112,7 +120,7 @@ def padded(t: TfliteTranslation, node: Node, window: Window, value: float | None
 
 
 def conv(t: TfliteTranslation, node: Node) -> None:
-    """Conv, with a batch norm right behind it folded in."""
+    """Translate Conv; a batch norm that is its only reader is folded into the weight and bias."""
     window = window_of(t, node)
     weight, bias, result = _folded(t, node, axis=0)
     source = padded(t, node, window)
@@ -147,9 +155,15 @@ def conv(t: TfliteTranslation, node: Node) -> None:
 
 
 def _folded(t: TfliteTranslation, node: Node, axis: int) -> tuple[Floats, Floats, str]:
-    """The weight, bias and result of a convolution, with a following batch norm folded in.
+    """Fold a batch norm that is a convolution's only reader into the weight and the bias.
 
-    `axis` is the axis of the output channels in the weight.
+    Args:
+        t: the translation.
+        node: the convolution.
+        axis: the axis of the output channels in the weight.
+
+    Returns:
+        the weight, the bias, and the name of the result, which is the batch norm's if there is one.
     """
     if not t.is_constant(node.inputs[1]):
         raise refuse(node, "a weight that is computed at run time")
@@ -177,7 +191,10 @@ def _scale_and_shift(t: TfliteTranslation, norm: Node) -> tuple[Floats, Floats]:
 
 
 def batch_norm(t: TfliteTranslation, node: Node) -> None:
-    """A batch norm of its own: MUL and ADD with a value per channel."""
+    """Translate a batch norm that is not folded into a convolution to a MUL and an ADD.
+
+    Both have one constant per channel.
+    """
     layout = t.layout(node.inputs[0])
     rank = len(layout)
     along = tuple(-1 if axis == 1 else 1 for axis in range(rank))
@@ -191,7 +208,11 @@ def batch_norm(t: TfliteTranslation, node: Node) -> None:
 
 
 def conv_transpose(t: TfliteTranslation, node: Node) -> None:
-    """Transposed conv; pads that TFLite has no word for are cut off the full result."""
+    """Translate ConvTranspose.
+
+    If neither SAME nor VALID gives the right result, the full result is computed and the pads are
+    cut off with a SLICE.
+    """
     source, result = t.shape(node.inputs[0]), t.shape(node.outputs[0])
     if len(source) != 4 or number(node, "group", 1) != 1 or set(ints(node, "dilations")) - {1}:
         raise refuse(node, "a grouped or dilated transposed conv, or one that is not 2-D")
@@ -237,7 +258,7 @@ def _pool(t: TfliteTranslation, code: str, source: int, window: Window, made: in
 
 
 def max_pool(t: TfliteTranslation, node: Node) -> None:
-    """Max pool; explicit padding is the lowest number."""
+    """Translate MaxPool; explicit pads contain the lowest float32 number, which is never chosen."""
     window = window_of(t, node)
     if set(window.dilations) != {1}:
         raise refuse(node, "a dilated pool")
@@ -248,7 +269,11 @@ def max_pool(t: TfliteTranslation, node: Node) -> None:
 
 
 def average_pool(t: TfliteTranslation, node: Node) -> None:
-    """Average pool. SAME leaves padding out of the mean; other ways are corrected by a MUL."""
+    """Translate AveragePool.
+
+    With SAME, TFLite leaves the padding out of the mean. With explicit pads, it counts them, so
+    a MUL corrects the mean where ONNX divides by another number of elements.
+    """
     window = window_of(t, node)
     if set(window.dilations) != {1}:
         raise refuse(node, "a dilated pool")
@@ -273,7 +298,10 @@ def average_pool(t: TfliteTranslation, node: Node) -> None:
 
 
 def lp_pool(t: TfliteTranslation, node: Node) -> None:
-    """Root of the sum of squares in a window: the mean's times its size; padding adds zeros."""
+    """Translate LpPool of order 2: the square root of the sum of the squares in each window.
+
+    The sum is the mean of the squares times the window's size. Padding adds zeros to it.
+    """
     if number(node, "p", 2) != 2:
         raise refuse(node, f"a norm of order {number(node, 'p', 2)}")
     window = window_of(t, node)
@@ -288,7 +316,7 @@ def lp_pool(t: TfliteTranslation, node: Node) -> None:
 
 
 def _explicit(t: TfliteTranslation, node: Node, window: Window) -> Window:
-    """Return the window with explicit pads, as a PAD operator before it adds them."""
+    """Return the window with VALID padding and with all its pads as explicit pads."""
     source, result = t.shape(node.inputs[0])[2:], t.shape(node.outputs[0])[2:]
     pads = [
         (before, max((out - 1) * s + k - size - before, 0))
@@ -310,7 +338,10 @@ def _explicit(t: TfliteTranslation, node: Node, window: Window) -> Window:
 def _counts(
     t: TfliteTranslation, node: Node, window: Window, counts_pads: bool
 ) -> NDArray[np.float64]:
-    """How many elements ONNX divides by at each output position [height, width]."""
+    """Return the number of elements by which ONNX divides, with shape [height, width].
+
+    There is one number per output position. Pads are counted if `counts_pads` is true.
+    """
     axes = []
     for axis in range(2):
         size, out = t.shape(node.inputs[0])[2 + axis], t.shape(node.outputs[0])[2 + axis]
@@ -322,7 +353,11 @@ def _counts(
 
 
 def lrn(t: TfliteTranslation, node: Node) -> None:
-    """LRN: TFLite sums over 2 * radius + 1 channels, and its alpha is not divided by the size."""
+    """Translate LRN (local response normalisation).
+
+    TFLite sums over 2 * radius + 1 channels, so ONNX's size must be odd. TFLite does not divide
+    alpha by the size, as ONNX does, so alpha is divided here.
+    """
     size = int(number(node, "size", 1))
     if size % 2 == 0 or len(t.shape(node.inputs[0])) != 4:
         raise refuse(node, f"LRN over {size} channels, or not of images")

@@ -1,4 +1,4 @@
-"""TFLite operators for elementwise ops that have one of their own."""
+"""Translates elementwise ops for which TFLite has a corresponding operator."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from latfarm_controller.builders.tflite.layout import (
 )
 from latfarm_controller.builders.tflite.nn import Handler, number
 
+# Largest finite float32 number; Clip uses it for bounds that are missing.
 _HIGHEST = float(np.finfo(np.float32).max)
 
 
 def unary(t: TfliteTranslation, node: Node, code: str) -> None:
-    """One operator, in whatever layout the operand has."""
+    """Translate an op with one operand to one operator; the result has the operand's layout."""
     layout = t.layout(node.inputs[0])
     t.apply(code, [t.data(node.inputs[0], layout)], t.put(node.outputs[0], layout))
 
 
 def binary(t: TfliteTranslation, node: Node, code: str) -> None:
-    """A broadcasting operator over two or more operands, in the first image's layout."""
+    """Translate a broadcasting op with one or more operands.
+
+    More than two operands are combined by a chain of operators; a single operand is copied. The
+    result has the layout that `broadcast` chooses.
+    """
     layout, operands = broadcast(t, node)
     result = node.outputs[0]
     total = operands[0]
@@ -39,7 +44,14 @@ def binary(t: TfliteTranslation, node: Node, code: str) -> None:
 
 
 def broadcast(t: TfliteTranslation, node: Node) -> tuple[Layout, list[int]]:
-    """The operands of a broadcasting op, aligned, and the layout of its result."""
+    """Choose the layout of a broadcasting op's result, and bring all operands into it.
+
+    The layout is that of the first activation that has as many axes as the result; without one, it
+    is the Graph's axis order.
+
+    Returns:
+        the layout, and the indices of the aligned operands.
+    """
     rank = len(t.shape(node.outputs[0]))
     full = [x for x in node.inputs if len(t.shape(x)) == rank and not t.is_constant(x)]
     layout = t.layout(full[0]) if full else plain(rank)
@@ -47,26 +59,32 @@ def broadcast(t: TfliteTranslation, node: Node) -> tuple[Layout, list[int]]:
 
 
 def exclusive_or(t: TfliteTranslation, node: Node) -> None:
-    """Xor of truths is their difference."""
+    """Translate Xor to NOT_EQUAL, which gives the same result for booleans."""
     layout, operands = broadcast(t, node)
     t.apply("NOT_EQUAL", operands, t.put(node.outputs[0], layout))
 
 
 def where(t: TfliteTranslation, node: Node) -> None:
-    """Choose elementwise between two tensors."""
+    """Translate Where, which chooses elementwise between two tensors."""
     layout, operands = broadcast(t, node)
     t.apply("SELECT_V2", operands, t.put(node.outputs[0], layout))
 
 
 def modulo(t: TfliteTranslation, node: Node) -> None:
-    """The remainder with the divisor's sign, as Python's; C's has no operator."""
+    """Translate Mod to FLOOR_MOD, whose result has the sign of the divisor, as in Python.
+
+    TFLite has no operator for the remainder with the sign of the dividend, as in C.
+    """
     if number(node, "fmod", 0):
         raise refuse(node, "a remainder with the dividend's sign")
     binary(t, node, "FLOOR_MOD")
 
 
 def cast(t: TfliteTranslation, node: Node) -> None:
-    """Change the element type."""
+    """Translate Cast, which changes the element type.
+
+    If both types are the same in TFLite, the operand is copied with a RESHAPE.
+    """
     wanted = CAST_CODES.get(int(number(node, "to", 1)), "")
     if wanted not in ("float32", "int32", "int64", "bool"):
         raise refuse(node, f"element type {wanted}")
@@ -79,7 +97,11 @@ def cast(t: TfliteTranslation, node: Node) -> None:
 
 
 def clip(t: TfliteTranslation, node: Node) -> None:
-    """Clip to constant bounds: RELU, RELU6 and their like where the bounds are theirs."""
+    """Translate Clip with constant bounds.
+
+    It becomes one operator, such as RELU6, if TFLite has one for exactly these bounds. Otherwise it
+    becomes MAXIMUM and MINIMUM.
+    """
     bounds = []
     for position, default in ((1, -_HIGHEST), (2, _HIGHEST)):
         tensor = node.inputs[position] if position < len(node.inputs) else ""
@@ -104,7 +126,7 @@ def clip(t: TfliteTranslation, node: Node) -> None:
 
 
 def leaky_relu(t: TfliteTranslation, node: Node) -> None:
-    """Leaky ReLU."""
+    """Translate LeakyRelu, whose slope for negative numbers is an attribute."""
     layout = t.layout(node.inputs[0])
     made = t.put(node.outputs[0], layout)
     alpha = number(node, "alpha", 0.01)
@@ -112,7 +134,10 @@ def leaky_relu(t: TfliteTranslation, node: Node) -> None:
 
 
 def prelu(t: TfliteTranslation, node: Node) -> None:
-    """Leaky ReLU with a constant slope per channel; the slope has no batch axis."""
+    """Translate PRelu, a leaky ReLU with a constant slope per channel.
+
+    TFLite's slope has no batch axis.
+    """
     layout = t.layout(node.inputs[0])
     rank = len(layout)
     if not t.is_constant(node.inputs[1]):

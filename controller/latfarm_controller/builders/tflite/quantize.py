@@ -1,10 +1,10 @@
-"""Makes a full-integer int8 model of a float TFLite model, and chooses its scales.
+"""Converts a float32 TFLite model to a full-integer int8 model, and chooses its scales.
 
-Latency does not depend on the scales as long as values neither saturate nor vanish, but a model
-whose results are nonsense would not be trusted. So activations are measured (`tflite/ranges.py`)
-or, for a kernel of a few operators, estimated (`tflite/moments.py`). Weights are symmetric with one
-scale per output channel, and biases are int32. Operators without an int8 kernel stay float between
-DEQUANTIZE and QUANTIZE, as converters leave them.
+Latency does not depend on the scales as long as values neither saturate nor become zero, but nobody
+would trust a model whose results are wrong. Therefore the ranges of the activations are measured
+(`tflite/ranges.py`) or, for a kernel of a few operators, estimated (`tflite/moments.py`). Weights
+are quantised symmetrically with one scale per output channel, and biases are int32. As in other
+converters, operators without an int8 kernel stay in float32, between a DEQUANTIZE and a QUANTIZE.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from latfarm_controller.builders.tflite.file import Array, BuiltOperator, Tflite
 from latfarm_controller.builders.tflite.moments import Moments, moments_of, moments_of_data
 from latfarm_controller.builders.tflite.ranges import INPUT, Range
 
+# Moments that are assumed for the model's float inputs.
 _INPUT = Moments(0.0, 1.5, *INPUT)
 
+# Operators that have a weight and a bias as operands.
 WEIGHTED = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
-# Operators whose kernel demands the same scale for operands and results.
+# Operators whose int8 kernel needs the same scale for operands and results.
 SAME_SCALE = frozenset(
     {
         *("MAX_POOL_2D", "AVERAGE_POOL_2D", "RESHAPE", "TRANSPOSE", "PAD", "PADV2", "MIRROR_PAD"),
@@ -32,6 +34,7 @@ SAME_SCALE = frozenset(
         *("REDUCE_MAX", "REDUCE_MIN", "GATHER", "TILE", "BROADCAST_TO", "SELECT_V2"),
     }
 )
+# Operators that compute in int8 in the new model; all others stay in float32.
 INTEGER = (
     WEIGHTED
     | SAME_SCALE
@@ -42,41 +45,44 @@ INTEGER = (
         *("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"),
     }
 )
-# Operators that cut off values outside a range, which their operand need not represent.
+# Operators that clamp their operand to a range. The operand's scale need not represent values
+# outside this range.
 _CUTTING = frozenset({"RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"})
-# A softmax gives zero to operands that are so much smaller than its others.
+# The result of a softmax is almost zero for values that are smaller than the others by this much.
 _MASKED = 16.0
-# The scale and zero point of the result, where the kernel prescribes them.
+# Scale and zero point of the result, for operators whose int8 kernel prescribes them.
 _FIXED = {
     "LOGISTIC": (1 / 256, -128),
     "SOFTMAX": (1 / 256, -128),
     "LOG_SOFTMAX": (16 / 256, 127),
     "TANH": (1 / 128, 0),
 }
+# Number of possible scales between a scale and its double (see `scale_for`).
 _STEPS_PER_OCTAVE = 32
-_MOST = 1e38  # largest value of a range, within float32
+_MOST = 1e38  # largest absolute value of a range's end, less than float32's largest number
 
 
 @dataclass(frozen=True)
 class QuantizationScale:
-    """Real value = value * (integer - zero)."""
+    """Scale and zero point of a quantised tensor: real number = value * (integer - zero)."""
 
     value: float
     zero: int
 
     def integers(self, data: Array) -> NDArray[np.int8]:
-        """Real values as int8, saturating."""
+        """Quantise real numbers to int8; numbers out of range become -128 or 127."""
         real = np.asarray(data, np.float64) / self.value
         whole: NDArray[np.int8] = np.clip(np.rint(real) + self.zero, -128, 127).astype(np.int8)
         return whole
 
 
 def scale_for(moments: Moments) -> QuantizationScale:
-    """The scale for the expected range of values; zero is always represented exactly.
+    """Return the scale for the expected range of values; it always represents zero exactly.
 
-    Steps are rounded up to a coarse grid of 2 %. The last bits of a measured range differ between
-    processors, and this keeps most of these differences out of the file. A range beyond float32, as
-    of a tensor that is squared sixteen times, is cut to the range of float32.
+    The scale is rounded up to a coarse grid whose steps are 2 %. The last bits of a measured range
+    differ between processors, and the rounding keeps most of these differences out of the file. A
+    range that exceeds float32, for example that of a tensor squared sixteen times, is cut to
+    `_MOST`.
     """
     low = max(min(moments.low, 0.0), -_MOST)
     high = min(max(moments.high, 0.0), _MOST)
@@ -86,11 +92,12 @@ def scale_for(moments: Moments) -> QuantizationScale:
 
 
 def quantize(model: TfliteModel, ranges: Sequence[Range | None] | None = None) -> TfliteModel:
-    """The int8 model of a float32 model; its float inputs and outputs become int8 too.
+    """Return the int8 model of a float32 model; its float inputs and outputs become int8 too.
 
     Args:
-        model: of float32 activations.
-        ranges: of activations by tensor, where known; all are estimated without.
+        model: the model to convert; its real-valued activations are float32.
+        ranges: the measured range of each tensor of the model, by its index; None for tensors that
+            were not measured. Without this argument, all ranges are estimated.
     """
     return _Quantizer(model, ranges).run()
 
@@ -102,11 +109,11 @@ class _Quantizer:
         self.made = TfliteModel(model.name)
         self.moments: list[Moments | None] = [None] * len(model.tensors)
         self.scales: list[QuantizationScale | None] = [None] * len(model.tensors)
-        self.places: dict[int, int] = {}  # tensor of the source -> tensor made
-        self.floats: dict[int, int] = {}  # the same, dequantised
+        self.places: dict[int, int] = {}  # index in the source -> index in the new model
+        self.floats: dict[int, int] = {}  # index in the source -> index of its float32 version
         self.parents = list(range(len(model.tensors)))
-        # Tensors that are made from integers only, such as masks. They are exactly 0 or 1, and
-        # must not be rounded, because they are multiplied by -10,000.
+        # Float tensors that are computed from integers only, such as masks. Masks are exactly 0 or
+        # 1, and must not be rounded, because they are multiplied by -10,000.
         self.exact: set[int] = set()
 
     def run(self) -> TfliteModel:
@@ -140,7 +147,10 @@ class _Quantizer:
     # Scales
 
     def _estimate(self) -> None:
-        """Moments of every activation, in the order of execution."""
+        """Determine the moments of every activation, in the order of execution.
+
+        Measured ranges are used if there are any; otherwise the moments are estimated.
+        """
         tensors = self.source.tensors
         for index in self.source.inputs:
             self.moments[index] = _INPUT if self._is_real(index) else None
@@ -173,7 +183,10 @@ class _Quantizer:
             self.moments[index] = moments_of_data(data)
 
     def _moved(self, operator: BuiltOperator) -> Moments | None:
-        """The moments of what an operator moves; padding with the lowest number is ignored."""
+        """Return the moments of the data that an operator moves; None if they are unknown.
+
+        The fill value of a PADV2 is ignored, because it can be the lowest float32 number.
+        """
         found: Moments | None = None
         moved = operator.inputs[:1] if operator.code == "PADV2" else operator.inputs
         for index in moved:
@@ -183,7 +196,11 @@ class _Quantizer:
         return found
 
     def _cut(self) -> None:
-        """Give the operand of a RELU or similar the range of its result; other values saturate."""
+        """Give the operand of a clamp, such as RELU, the range of the clamp's result.
+
+        Values outside this range saturate, which is what the clamp does to them anyway. An operand
+        with other readers keeps its own range.
+        """
         readers: dict[int, list[BuiltOperator]] = {}
         for operator in self.source.operators:
             for index in operator.inputs:
@@ -199,7 +216,11 @@ class _Quantizer:
                 self.moments[index] = self.moments[found[0].outputs[0]]
 
     def _unmask(self) -> None:
-        """Leave the huge negative numbers of masks out of the ranges of sums for a softmax."""
+        """Limit the ranges of masked softmax operands.
+
+        A mask adds large negative numbers to the operand, or selects them. They are left out of the
+        range, so that the scale remains fine enough for the other values.
+        """
         makers = {i: operator for operator in self.source.operators for i in operator.outputs}
         for operator in self.source.operators:
             index = operator.inputs[0] if operator.code == "SOFTMAX" else -1
@@ -213,10 +234,10 @@ class _Quantizer:
                 self.moments[index] = replace(found, low=low)
 
     def _choose_scales(self) -> None:
-        """Choose one scale for each group of tensors that must have the same.
+        """Choose one scale for each group of tensors that must have the same scale.
 
-        The operands of a concatenation have the scale of its result, except those whose scale is
-        prescribed: these are converted (see `_operands`).
+        If an operator such as a concatenation has several operands, they get the scale of its
+        result. Operands whose scale is prescribed keep it and are converted (see `_operands`).
         """
         fixed: dict[int, QuantizationScale] = {}
         for operator in self.source.operators:
@@ -262,10 +283,10 @@ class _Quantizer:
         return len(self.made.tensors) - 1
 
     def _place(self, index: int) -> int:
-        """The tensor of the new model for a tensor of the source.
+        """Return the index in the new model of a tensor of the source; add it if necessary.
 
-        It is int8 for activations and the same for others. A result of a float operator is
-        quantised when the first integer operator needs it.
+        Float activations become int8, and other tensors keep their type. The result of a float
+        operator is quantised when the first int8 operator needs it.
         """
         if index < 0:
             return -1
@@ -281,7 +302,7 @@ class _Quantizer:
         return self.places[index]
 
     def _constant(self, tensor: TfliteTensor, scale: QuantizationScale) -> int:
-        """A constant operand of an elementwise operator."""
+        """Add a quantised constant to the new model and return its index."""
         assert tensor.data is not None
         made = _quantised(tensor, scale)
         made.data = scale.integers(tensor.data)
@@ -296,13 +317,17 @@ class _Quantizer:
         self.made.operators.append(replace(operator, inputs=operands, outputs=made))
 
     def _same(self, operator: BuiltOperator) -> None:
-        """An operator on indices or truths."""
+        """Copy an operator that has no float operands or results, such as one on indices."""
         operands = [self._place(index) for index in operator.inputs]
         made = [self._place(index) for index in operator.outputs]
         self.made.operators.append(replace(operator, inputs=operands, outputs=made))
 
     def _operands(self, operator: BuiltOperator) -> list[int]:
-        """Operands as int8; in the result's scale where the kernel demands it."""
+        """Return the indices of an operator's operands, quantised to int8.
+
+        Operands of a `SAME_SCALE` operator that have another scale than its result are converted
+        with a QUANTIZE.
+        """
         wanted = self._scale(operator.outputs[0])
         operands = []
         for index in operator.inputs:
@@ -323,7 +348,10 @@ class _Quantizer:
         return operands
 
     def _weighted(self, operator: BuiltOperator) -> list[int]:
-        """Operands of a layer with weights: data, int8 weight, int32 bias, in their order."""
+        """Return the indices of the operands of a layer with weights, in the operator's order.
+
+        The weight is quantised to int8 and the bias to int32.
+        """
         transposed = operator.code == "TRANSPOSE_CONV"
         data, bias = (2, 3) if transposed else (0, 2)
         weight_tensor = self.source.tensors[operator.inputs[1]]
@@ -351,7 +379,7 @@ class _Quantizer:
         ]
 
     def _float(self, operator: BuiltOperator) -> None:
-        """Keep an operator in float32, between conversions."""
+        """Add an operator that stays in float32, and dequantise its operands."""
         operands = [
             self._dequantised(index) if self._is_activation(index) else self._place(index)
             for index in operator.inputs
@@ -381,7 +409,11 @@ def _quantised(tensor: TfliteTensor, scale: QuantizationScale) -> TfliteTensor:
 
 
 def _symmetric(data: Array, axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Weights as int8 in -127..127, with one scale per index of `axis`."""
+    """Quantise a weight to int8 values in -127..127, with one scale per index of `axis`.
+
+    Returns:
+        the int8 values and the scales.
+    """
     real = np.asarray(data, np.float32)
     others = tuple(a for a in range(real.ndim) if a != axis)
     peaks = real.max(axis=others, keepdims=True)

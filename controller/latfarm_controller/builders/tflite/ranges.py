@@ -1,8 +1,9 @@
 """Measures the ranges of a TFLite model's activations, by running the float model once on noise.
 
-Deep networks need this: an estimate is good to a few per cent over one layer, but not over a
-hundred layers. A minimum and a maximum are added after each operator and read instead of the
-model's own outputs, so that the run needs no more memory than usual.
+Deep networks need this, because the error of an estimate is a few per cent for one layer but too
+large after a hundred layers. Operators that compute the minimum and the maximum are added after
+each operator. Their results replace the model's own outputs, so that the run needs no more memory
+than usual.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from latfarm_controller.errors import BuildError
 
 Range = tuple[float, float]
 
-# Inputs of an int8 model span about what a normalised image does.
+# Range that is assumed for the float inputs of an int8 model: about that of a normalised image.
 INPUT: Range = (-3.0, 3.0)
-_DEVIATION = 1.5
+_DEVIATION = 1.5  # factor that is applied to the noise of the inputs before it is cut to `INPUT`
 _DEVIATIONS = 3.7  # standard deviations that a range should include on each side
 
 
 def measured_ranges(
     model: TfliteModel, inputs: Sequence[Array], skipped: Collection[str] = ()
 ) -> list[Range | None]:
-    """The smallest and the largest value of each float activation of a float model.
+    """Measure the range of each float activation of a float model, and widen it a little.
 
     Args:
-        model: of float32 activations; indices and truths may occur.
-        inputs: what to run it on, in the model's order and layouts.
+        model: the model to run; its real-valued activations are float32, and others may be
+            integers or booleans.
+        inputs: the model's input data, in the order and the layouts of its inputs.
         skipped: codes of operators whose results need no range.
 
     Returns:
-        by tensor; None for constants, what is no float32, and results of `skipped`.
+        one range per tensor of the model, by its index; `INPUT` for float inputs; None for
+        constants, for tensors that are not float32, and for results of operators in `skipped`.
 
     Raises:
         BuildError: ai-edge-litert is not installed or cannot run the model, or the weights exceed
@@ -52,7 +55,7 @@ def measured_ranges(
         for detail, values in zip(interpreter.get_input_details(), inputs, strict=True):
             interpreter.set_tensor(detail["index"], values)
         interpreter.invoke()
-    except (RuntimeError, ValueError) as error:  # names operator and node itself
+    except (RuntimeError, ValueError) as error:  # the message names operator and node
         raise BuildError(f"{model.name}: ranges cannot be measured: {error}") from error
     ends = [float(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()]
     found: list[Range | None] = [None] * len(model.tensors)
@@ -66,10 +69,11 @@ def measured_ranges(
 
 
 def _widened(low: float, high: float, count: int) -> Range:
-    """A range widened to what other inputs may reach.
+    """Widen a measured range to the values that other inputs may produce.
 
-    The extremes of few values are widened more than those of many: the largest of n normal deviates
-    is near sqrt(2 log n).
+    `count` is the number of values from which the range was measured. The range of few values is
+    widened more than that of many, because the largest of n standard normal deviates is close to
+    sqrt(2 log n).
     """
     factor = max(_DEVIATIONS / math.sqrt(2 * math.log(max(count, 3))), 1.0)
     centre = 0.0 if low <= 0.0 <= high else (low + high) / 2
@@ -77,7 +81,11 @@ def _widened(low: float, high: float, count: int) -> Range:
 
 
 def sample(graph: Graph) -> dict[str, Array]:
-    """Inputs to measure ranges with: pixels all over `INPUT`, ids, masks with some padding."""
+    """Make the inputs with which ranges are measured.
+
+    Float inputs are noise that fills the range `INPUT`. Other inputs keep their type, except that
+    int64 becomes int32. In an input that contains only ones, which is a mask, the end is set to 0.
+    """
     found: dict[str, Array] = {}
     for tensor, data in inputs(graph).items():
         if data.dtype.kind == "f":
@@ -91,7 +99,12 @@ def sample(graph: Graph) -> dict[str, Array]:
 
 
 def _probed(model: TfliteModel, skipped: frozenset[str]) -> tuple[TfliteModel, list[int]]:
-    """The model with extremes as outputs, two for each of the tensors listed."""
+    """Return the model with the minimum and the maximum of its activations as outputs.
+
+    Returns:
+        the model, and the indices of the tensors that it measures; the model has two outputs for
+        each of them, in the same order.
+    """
     made = TfliteModel(model.name, list(model.tensors), [], list(model.inputs), [])
     measured: list[int] = []
     axes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Several nodes of a Graph that are one operator in TFLite: hard swish and GELU."""
+"""Finds groups of nodes that are a single operator in TFLite: hard swish and GELU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from latfarm_controller.builders.tflite.nn import number
 
 @dataclass(frozen=True)
 class Whole:
-    """The operator that some nodes are together: its place is the last one's."""
+    """A single TFLite operator that replaces a group of nodes.
+
+    `code` is the operator, `x` is the tensor it reads, and `last` is the name of the group's last
+    node, whose result the operator makes.
+    """
 
     code: str
     x: str
@@ -22,7 +26,11 @@ class Whole:
 
 
 def wholes(t: TfliteTranslation) -> dict[str, Whole]:
-    """The operator that a node is a part of, by the names of such nodes."""
+    """Find all groups of nodes that are a single operator.
+
+    Returns:
+        the operator by the name of each node that belongs to such a group.
+    """
     found: dict[str, Whole] = {}
     for node in t.graph.nodes:
         if node.op == "HardSigmoid":
@@ -33,7 +41,7 @@ def wholes(t: TfliteTranslation) -> dict[str, Whole]:
 
 
 def emit(t: TfliteTranslation, node: Node, whole: Whole) -> None:
-    """Emit the operator if `node` is its last."""
+    """Add the operator to the model if `node` is the last node of its group, else do nothing."""
     if node.name == whole.last:
         layout = t.layout(whole.x)
         options: dict[str, Any] = {"approximate": False} if whole.code == "GELU" else {}
@@ -41,7 +49,7 @@ def emit(t: TfliteTranslation, node: Node, whole: Whole) -> None:
 
 
 def _hard_swish(t: TfliteTranslation, node: Node) -> dict[str, Whole]:
-    """The product x * HardSigmoid(x), with MobileNetV3's slope."""
+    """Match x * HardSigmoid(x) with the slope of MobileNetV3, 1/6; return {} for other nodes."""
     reader, x = t.only_reader(node.outputs[0]), node.inputs[0]
     if (
         reader is None
@@ -55,7 +63,11 @@ def _hard_swish(t: TfliteTranslation, node: Node) -> dict[str, Whole]:
 
 
 def _gelu(t: TfliteTranslation, erf: Node) -> dict[str, Whole]:
-    """The product x * (erf(x / sqrt 2) + 1) / 2, whichever way its factors are multiplied."""
+    """Match x * (erf(x / sqrt 2) + 1) / 2, in whatever order the factors are multiplied.
+
+    Returns:
+        the operator by the name of each node of the group; {} if the nodes do not match.
+    """
     inner, adder = t.graph.producers.get(erf.inputs[0]), t.only_reader(erf.outputs[0])
     scaled = None if inner is None else _scaled(t, inner)
     if inner is None or scaled is None or t.only_reader(erf.inputs[0]) is None:
@@ -65,7 +77,7 @@ def _gelu(t: TfliteTranslation, erf: Node) -> dict[str, Whole]:
     if adder is None or adder.op != "Add" or not any(_is(t, i, 1.0) for i in adder.inputs):
         return {}
     x, chain, half = scaled[0], [inner, erf, adder], 1.0
-    rest = [x]  # factors still to come; beside it the half
+    rest = [x]  # factors that are still missing, apart from the numbers whose product is 1/2
     while rest or not math.isclose(half, 0.5, rel_tol=1e-4):
         current = chain[-1].outputs[0]
         reader = t.only_reader(current)
@@ -91,7 +103,11 @@ def _gelu(t: TfliteTranslation, erf: Node) -> dict[str, Whole]:
 
 
 def _halved(t: TfliteTranslation, tensor: str, x: str) -> tuple[Node, float] | None:
-    """The node that multiplies `x` by a number into `tensor`, which nothing else reads."""
+    """Return the node that makes `tensor` from `x` times a number, and this number.
+
+    Returns:
+        None if no such node makes the tensor, or if the tensor has more than one reader.
+    """
     made_by = t.graph.producers.get(tensor)
     scaled = None if made_by is None else _scaled(t, made_by)
     if made_by is None or scaled is None or scaled[0] != x or t.only_reader(tensor) is None:
@@ -100,7 +116,11 @@ def _halved(t: TfliteTranslation, tensor: str, x: str) -> tuple[Node, float] | N
 
 
 def _scaled(t: TfliteTranslation, node: Node) -> tuple[str, float] | None:
-    """The operand and the factor of a product with a number, or a division by one."""
+    """Return the operand and the factor of a node that multiplies a tensor by a constant number.
+
+    A division by a constant number is a multiplication by its reciprocal. The result is None for
+    all other nodes.
+    """
     if node.op not in ("Mul", "Div") or len(node.inputs) != 2:
         return None
     for x, other in (node.inputs, reversed(node.inputs)):

@@ -1,4 +1,4 @@
-"""TFLite operators over whole axes: reductions, softmax, running sums, norms."""
+"""Translates ops that work along whole axes: reductions, softmax, running sums and norms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from latfarm_predictors.graph.graph import Node
 from latfarm_controller.builders.tflite.layout import Layout, TfliteTranslation, refuse
 from latfarm_controller.builders.tflite.nn import Handler, ints, number
 
-# What happens to each element before the reduction, which one, and what to its result.
+# For each op, three operators: one that is applied to each element before the reduction, the
+# reduction, and one that is applied to its result. An empty string means that nothing is applied.
 _STEPS: Mapping[str, tuple[str, str, str]] = {
     "ReduceMean": ("", "MEAN", ""),
     "GlobalAveragePool": ("", "MEAN", ""),
@@ -29,11 +30,14 @@ _STEPS: Mapping[str, tuple[str, str, str]] = {
     "GlobalLpPool": ("SQUARE", "SUM", "SQRT"),
 }
 
-_INT32 = 2  # the schema's TensorType
+_INT32 = 2  # number of int32 in the schema's enumeration TensorType
 
 
 def _axes(t: TfliteTranslation, node: Node, rank: int) -> list[int]:
-    """Axes of the Graph's tensor; opset 13 gives those of ReduceSum as an operand."""
+    """Return the axes of the Graph's tensor over which a node reduces.
+
+    They are an attribute, but ReduceSum has them as an operand since opset 13 of ONNX.
+    """
     if node.op.startswith("Global"):
         return list(range(2, rank))
     if node.op == "ReduceSum":
@@ -44,7 +48,7 @@ def _axes(t: TfliteTranslation, node: Node, rank: int) -> list[int]:
 
 
 def _reduced(layout: Layout, axes: Sequence[int], keep: bool) -> Layout:
-    """Layout of a tensor some of whose axes are gone."""
+    """Return the layout of a reduction's result, whose reduced axes are removed unless `keep`."""
     if keep:
         return layout
     left = [axis for axis in range(len(layout)) if axis not in axes]
@@ -52,7 +56,7 @@ def _reduced(layout: Layout, axes: Sequence[int], keep: bool) -> Layout:
 
 
 def reduce(t: TfliteTranslation, node: Node) -> None:
-    """A reduction over some axes, with what it does to elements and results."""
+    """Translate a reduction, with the operators that `_STEPS` lists before and after it."""
     before, code, after = _STEPS[node.op]
     if number(node, "p", 2) != 2:
         raise refuse(node, f"a norm of order {number(node, 'p', 2)}")
@@ -74,7 +78,7 @@ def reduce(t: TfliteTranslation, node: Node) -> None:
 
 
 def arg(t: TfliteTranslation, node: Node, code: str) -> None:
-    """Index of the extreme along an axis, int32."""
+    """Translate ArgMax or ArgMin: the index of the extreme value along an axis, as int32."""
     if number(node, "select_last_index", 0):
         raise refuse(node, "the last of equals")
     layout, result = t.layout(node.inputs[0]), node.outputs[0]
@@ -92,7 +96,11 @@ def arg(t: TfliteTranslation, node: Node, code: str) -> None:
 
 
 def softmax(t: TfliteTranslation, node: Node, code: str) -> None:
-    """Softmax along the last stored axis; another axis is brought there and back."""
+    """Translate Softmax or LogSoftmax.
+
+    TFLite computes them along the last stored axis. If another axis is wanted, one transpose moves
+    it to the end and another moves it back.
+    """
     own = t.layout(node.inputs[0])
     axis = int(number(node, "axis", -1)) % len(own)
     options: dict[str, Any] = {"beta": 1.0} if code == "SOFTMAX" else {}
@@ -107,7 +115,7 @@ def softmax(t: TfliteTranslation, node: Node, code: str) -> None:
 
 
 def running_sum(t: TfliteTranslation, node: Node) -> None:
-    """CumSum along a constant axis."""
+    """Translate CumSum, a running sum along a constant axis."""
     layout = t.layout(node.inputs[0])
     axis = t.ints(node, 1)[0] % len(layout)
     where = t.constant(np.array(layout.index(axis), np.int32))
@@ -121,7 +129,7 @@ def running_sum(t: TfliteTranslation, node: Node) -> None:
 
 
 def lp_normalisation(t: TfliteTranslation, node: Node) -> None:
-    """Divide by the norm along an axis."""
+    """Translate LpNormalization, which divides by the norm of order 1 or 2 along an axis."""
     layout = t.layout(node.inputs[0])
     axis = layout.index(int(number(node, "axis", -1)) % len(layout))
     x = t.data(node.inputs[0], layout)

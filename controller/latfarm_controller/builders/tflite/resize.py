@@ -1,4 +1,4 @@
-"""TFLite operators that resize images or trade pixels for channels."""
+"""Translates ops that resize images or that move data between pixels and channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from latfarm_controller.builders.tflite.nn import Handler, number
 
 Places = NDArray[np.float64]
 
-# ONNX: where in the source lies an output element? (element, size, output size, scale)
+# Functions for ONNX's coordinate_transformation_mode. They return the position in the source of
+# each output element, from its index, the source's size, the output's size, and the axis's scale.
 _COORDINATES: Mapping[str, Callable[[Places, int, int, float], Places]] = {
     "asymmetric": lambda x, _, __, scale: x / scale,
     "half_pixel": lambda x, _, __, scale: (x + 0.5) / scale - 0.5,
@@ -23,18 +24,24 @@ _COORDINATES: Mapping[str, Callable[[Places, int, int, float], Places]] = {
     ),
     "align_corners": lambda x, size, out, _: x * (size - 1) / max(out - 1, 1),
 }
+# Functions for ONNX's nearest_mode, which round a position to the index of a source element.
 _ROUNDINGS: Mapping[str, Callable[[Places], Places]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
 }
-# TFLite's choices: (alignCorners, halfPixelCenters).
+# Values of TFLite's options (alignCorners, halfPixelCenters), in the order in which they are tried.
 _CHOICES = ((False, False), (False, True), (True, False))
 
 
 def resize(t: TfliteTranslation, node: Node) -> None:
-    """Resize images, nearest or linear; nearest in a way of its own by GATHER along each axis."""
+    """Translate Resize of images, with nearest or linear interpolation.
+
+    It becomes a TFLite resize operator if one of `_CHOICES` gives the positions that ONNX
+    prescribes. Otherwise, nearest interpolation becomes one GATHER per axis, and linear
+    interpolation is refused.
+    """
     source, result = t.shape(node.inputs[0]), t.shape(node.outputs[0])
     if len(result) != 4 or result[:2] != source[:2]:
         raise refuse(node, "a resize of other axes than height and width")
@@ -80,7 +87,11 @@ def resize(t: TfliteTranslation, node: Node) -> None:
 
 
 def _scales(t: TfliteTranslation, node: Node) -> list[float]:
-    """Scales of height and width: as given, or what the sizes make them."""
+    """Return the scales of height and width.
+
+    They are the node's constant scales if it has them, else the output's size divided by the
+    source's.
+    """
     given = node.inputs[2] if len(node.inputs) > 2 else ""
     if given and t.is_constant(given) and t.shape(given) == (4,):
         return [float(scale) for scale in t.array(given)[2:]]
@@ -93,7 +104,11 @@ def _ratio(size: int, out: int, corners: bool) -> float:
 
 
 def _nearest(size: int, out: int, corners: bool, half: bool) -> Places:
-    """Which source element TFLite takes for each output (its GetNearestNeighbor)."""
+    """Return the index of the source element that TFLite takes for each output element.
+
+    This repeats TFLite's function GetNearestNeighbor. `size` and `out` are the sizes of the source
+    and of the output; `corners` and `half` are the options alignCorners and halfPixelCenters.
+    """
     x = np.arange(out, dtype=np.float64) + (0.5 if half else 0.0)
     real = np.round(x * _ratio(size, out, corners), 6)
     found: Places = np.clip(np.floor(real + 0.5) if corners else np.floor(real), 0, size - 1)
@@ -101,7 +116,11 @@ def _nearest(size: int, out: int, corners: bool, half: bool) -> Places:
 
 
 def _linear(size: int, out: int, corners: bool, half: bool) -> Places:
-    """Where TFLite samples for each output (its ComputeInterpolationValues)."""
+    """Return the position in the source at which TFLite interpolates each output element.
+
+    This repeats TFLite's function ComputeInterpolationValues. The parameters are those of
+    `_nearest`.
+    """
     x = np.arange(out, dtype=np.float64)
     ratio = _ratio(size, out, corners)
     found: Places = (x + 0.5) * ratio - 0.5 if half else x * ratio
@@ -109,7 +128,11 @@ def _linear(size: int, out: int, corners: bool, half: bool) -> Places:
 
 
 def blocks(t: TfliteTranslation, node: Node, code: str) -> None:
-    """DepthToSpace and SpaceToDepth; TFLite's order of channels is ONNX's DCR."""
+    """Translate DepthToSpace or SpaceToDepth.
+
+    TFLite's order of channels is ONNX's mode DCR (depth, column, row). For a DepthToSpace in mode
+    CRD (column, row, depth), a GATHER puts the channels into this order first.
+    """
     block = int(number(node, "blocksize", 2))
     source = t.data(node.inputs[0], IMAGE)
     if code == "DEPTH_TO_SPACE" and node.attrs.get("mode", "DCR") == "CRD":

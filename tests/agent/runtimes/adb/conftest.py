@@ -1,4 +1,4 @@
-"""The same simulated phone as in the tests of phones."""
+"""These tests use the simulated phone of `tests/agent/phones`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite over the runtime of phones, with TFLite's benchmark binary."""
+"""Runs the conformance suite over the runtime of phones, with TFLite's benchmark binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime of phones: the conformance suite, each kind of binary, and failures of a phone."""
+"""The runtime of phones: results of each kind of benchmark binary, and failures of a phone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Make = typing.Callable[..., Bench]
 
 @pytest.fixture
 def make(phone: FakePhone, tmp_path: Path) -> Iterator[Make]:
-    """Makes benches on the phone, closes them, and checks that no process is left."""
+    """Return a function that makes benches on the phone.
+
+    After the test, the fixture closes the benches and checks that no process is left.
+    """
     before = keeper.descendants(os.getpid())
     made: list[Bench] = []
 
@@ -69,7 +72,7 @@ def one_tflite(one_phone: FakePhone, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def tflite(phone: FakePhone, one_tflite: Bench) -> Bench:
-    """A bench with one platform, on a phone in its normal state."""
+    """Return a bench with one platform, on a phone in its normal state."""
     return one_tflite
 
 
@@ -81,7 +84,7 @@ def test_a_sample_is_the_median_of_a_calls_runs(
     result = measure(tflite, platform, model)
     assert result.outcome == "ok", result.error_message
     calls = sum("exec 3<&0" in line for line in phone.log())
-    # One call to inquire, the first run of the session, and the timed runs.
+    # Each session makes one call to inquire, one for its first run, and one for each timed run.
     assert calls == sum(2 + len(session.runs_ms) for session in result.sessions)
     told = result.conditions
     assert told["sample"] == "median of 3 runs of one process"
@@ -182,14 +185,14 @@ def test_a_phone_that_goes_away_while_it_measures(
 def test_a_phone_that_hangs_with_its_binary_is_lost(
     phone: FakePhone, tflite: Bench, model: Path
 ) -> None:
-    """A broken connection looks like a model that hangs, so the phone is asked."""
+    """After a timeout the agent asks the phone, as a broken connection looks like a hang."""
     platform = platform_of(tflite, RUNTIME)
     phone.behave("hang")
     settings = changed(ONCE, compile_timeout_ms=1000.0)
 
     def cancelled() -> bool:
         if any("exec 3<&0" in line for line in phone.log()):
-            phone.state("absent")  # the binary hangs by now, or is about to
+            phone.state("absent")  # the binary hangs now or will hang soon
         return False
 
     result = measure(tflite, platform, model, settings=settings, cancelled=cancelled)
@@ -313,7 +316,7 @@ def test_ncnn(phone: FakePhone, make: Make, tmp_path: Path) -> None:
 
 @pytest.fixture
 def mnn_model(tmp_path: Path) -> Path:
-    """The beginning of MNN's schema: a table whose fourth field is a vector of tables."""
+    """Write a minimal file of MNN's schema: a table whose fourth field is a vector of one table."""
     flatbuffers = pytest.importorskip("flatbuffers")
     builder = flatbuffers.Builder(64)
 

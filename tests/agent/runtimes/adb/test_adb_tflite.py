@@ -1,4 +1,4 @@
-"""The output of `benchmark_model` in older and newer forms, and output that is refused."""
+"""The agent reads older and newer output of `benchmark_model`, and refuses wrong output."""
 
 from __future__ import annotations
 
@@ -199,7 +199,11 @@ def table(*rows: tuple[str, float, str], header: str = HEADER, calls: int = 1) -
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Path:
-    """x -> a RELU -> b TANH -> c ABS -> d RELU6, and e LOGISTIC beside it from b."""
+    """Write a TFLite model with five operators and two outputs, and return its path.
+
+    The chain is x -> RELU -> a -> TANH -> b -> ABS -> c -> RELU6 -> d. LOGISTIC also reads b and
+    makes e. The tensor b has the name "b, b]:1".
+    """
     writer = SampleWriter()
     x = writer.input([1, 4])
     a = writer.op("RELU", [x], [1, 4])
@@ -230,7 +234,10 @@ def test_operators_of_the_cpu(chain: Path) -> None:
 
 
 def test_partitions_and_what_they_cover(chain: Path) -> None:
-    """Two partitions with the CPU between them; rows within a delegate are not counted twice."""
+    """An operator on the CPU separates two partitions.
+
+    Rows of operators inside a delegate are not counted a second time.
+    """
     layers = read_layers(
         table(
             ("TfLiteGpuDelegateV2", 2.0, "[b, b]:1]:5"),

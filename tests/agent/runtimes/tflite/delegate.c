@@ -1,15 +1,17 @@
-/* An external TFLite delegate for tests: it takes element-wise operators and computes them.
+/* This is an external TFLite delegate for tests. It takes element-wise operators and computes them.
  *
  * The structs are those of TFLite's public C interface (tflite/core/c/common.h), as far as they are
- * used here. Options:
- *   take             names of operators to take, with commas between: relu, relu6, add, tanh, ethos-u
- *   compile_ms       what the first inference of a partition compiles
- *   cache_file_path  a file of the compiled graph: written once compiled, read instead of compiling
- *   corrupt          what happens with a broken one: "fail" or "crash"
- *   trace            a file to which "compiled" or "loaded" is appended
- *   refuse           why it cannot be made
- *   crash            where it crashes: "create", "prepare" or "invoke"
- * The operator "ethos-u" is a compiled command stream: it is taken, and its outputs are zeroed.
+ * used here. The delegate has these options:
+ *   take             the operators to take, separated by commas: relu, relu6, add, tanh, ethos-u
+ *   compile_ms       how long the first inference of a partition compiles, in milliseconds
+ *   cache_file_path  a file for the compiled graph: the delegate writes it after compiling, and if
+ *                    it exists, reads it instead of compiling
+ *   corrupt          what happens if this file is broken: "crash", otherwise an error ("fail")
+ *   trace            a file to which the delegate appends "compiled" or "loaded"
+ *   refuse           the delegate cannot be created, and this text is the reason that it reports
+ *   crash            where the delegate crashes: "create", "prepare" or "invoke"
+ *   allowed_cache_mode  this option is accepted and ignored
+ * The operator "ethos-u" is a compiled command stream: the delegate sets its outputs to zero.
  */
 #include <math.h>
 #include <signal.h>
@@ -162,7 +164,7 @@ static bool wanted(const Mine *mine, const Context *context, const Node *node,
   if (registration->builtin_code == CUSTOM_CODE) name = registration->custom_name;
   if (!name) return false;
   if (registration->builtin_code == ADD) {
-    const Tensor *all = context->tensors; /* a broadcast is left to others */
+    const Tensor *all = context->tensors; /* the delegate does not take broadcasts */
     if (all[node->inputs->data[0]].bytes != all[node->outputs->data[0]].bytes) return false;
     if (all[node->inputs->data[1]].bytes != all[node->outputs->data[0]].bytes) return false;
   }
@@ -249,7 +251,7 @@ static void release(Context *context, void *buffer) {
   free(buffer);
 }
 
-/* Tensors inside of a partition are the delegate's own business: they get memory as they need it. */
+/* TFLite gives no memory to tensors inside a partition: they get it here for one inference. */
 static int invoke(Context *context, Node *node) {
   Kernel *kernel = node->user_data;
   crash_at(kernel->mine, "invoke");
@@ -289,7 +291,8 @@ static int kernel_prepare(Context *context, Node *node) {
   Kernel *kernel = node->user_data;
   crash_at(kernel->mine, "prepare");
   for (int i = 0; i < kernel->count; i++) {
-    /* Vela: the stream, its weights, then the memory that it works in, which nobody else makes. */
+    /* The inputs of Vela's operator are its command stream, its weights, and two working memories
+     * (scratch), which the delegate has to allocate. */
     for (int k = SCRATCH; kernel->ops[i].code == CUSTOM_CODE && k <= SCRATCH_FAST; k++) {
       Tensor *tensor = &context->tensors[kernel->ops[i].inputs->data[k]];
       if (tensor->allocation_type == CUSTOM_MEMORY) continue;
@@ -330,7 +333,7 @@ Delegate *tflite_plugin_create_delegate(char **keys, char **values, size_t count
                                         void (*report_error)(const char *)) {
   Mine *mine = calloc(1, sizeof *mine);
   mine->base.Prepare = prepare;
-  mine->base.flags = 1; /* dynamic tensors are allowed: nothing is prepared ahead of it */
+  mine->base.flags = 1; /* kTfLiteDelegateFlagsAllowDynamicTensors */
   set(mine->take, sizeof mine->take, "relu");
   for (size_t i = 0; i < count; i++) {
     if (strcmp(keys[i], "take") == 0) set(mine->take, sizeof mine->take, values[i]);

@@ -1,10 +1,11 @@
-/* A double of the CUDA driver: the calls that latfarm makes, with the state that the real one keeps.
+/* This is a double of the CUDA driver. It has the calls that latfarm makes, and keeps the state
+ * that the real driver keeps.
  *
- * It refuses what the real driver refuses: calls before cuInit or without a current context, handles
- * that are none or were destroyed, copies past the end of memory or in the wrong direction, waiting
- * while a stream is captured, times of events that have not happened. Work takes simulated GPU time:
- * a stream has a timeline of its own, and waiting for it takes real time. Results and error numbers
- * are those of the "CUDA Driver API" manual.
+ * It refuses what the real driver refuses: calls before cuInit or without a current context,
+ * invalid or destroyed handles, copies past the end of memory or in the wrong direction, waiting
+ * while a stream is captured, and times of events that have not happened. Work takes simulated GPU
+ * time: each stream has its own timeline, and waiting for a stream takes real time. Results and
+ * error numbers are those of the "CUDA Driver API" manual.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -23,12 +24,12 @@ enum kind { MEMORY = 1, HOST_MEMORY, STREAM, EVENT, GRAPH, EXEC };
 struct work { double us; int count; uintptr_t *pointers; size_t *sizes; struct work *next; };
 struct object {
   enum kind kind;
-  char *data;            /* of memory; the object's own address is its handle otherwise */
+  char *data;            /* of memory: its address is the handle; others use the object's address */
   size_t size;
   double until_us;       /* of a stream: when its work ends; of an event: when it happened */
-  int capturing, broken; /* of a stream */
-  int recorded;          /* of an event */
-  struct work *works;    /* of a graph, and of a stream while it is captured */
+  int capturing, broken; /* of a stream: whether it is captured; whether the capture is invalid */
+  int recorded;          /* of an event: whether it was recorded */
+  struct work *works;    /* the work in a graph, or in a stream while it is captured */
   struct object *next;
 };
 
@@ -63,7 +64,7 @@ static struct object *find(const void *handle, enum kind kind) {
   return NULL;
 }
 
-/* The memory that holds these bytes whole, of either kind. */
+/* Return the device or host memory that contains all of these bytes, or NULL. */
 static struct object *holding(uintptr_t address, size_t size) {
   for (struct object *o = objects; o; o = o->next) {
     if (o->kind != MEMORY && o->kind != HOST_MEMORY) continue;
@@ -73,7 +74,7 @@ static struct object *holding(uintptr_t address, size_t size) {
   return NULL;
 }
 
-/* Whether any byte lies in device memory: no host may touch it. */
+/* Return whether any of these bytes lies in device memory, which the host must not access. */
 static int on_device(uintptr_t address, size_t size) {
   for (struct object *o = objects; o; o = o->next) {
     uintptr_t first = (uintptr_t)o->data;
@@ -178,8 +179,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   if (!initialised) return NOT_INITIALIZED;
   if (device) return INVALID_DEVICE;
   switch (attribute) {
-    case 18: *value = 1; return OK;        /* integrated */
-    case 38: *value = 256 << 10; return OK; /* L2 cache */
+    case 18: *value = 1; return OK;        /* the GPU is integrated */
+    case 38: *value = 256 << 10; return OK; /* size of the L2 cache in bytes */
     case 75: *value = 8; return OK;
     case 76: *value = 7; return OK;
   }
@@ -269,7 +270,7 @@ static int copy(void *target, const void *source, size_t size, void *handle, int
   if (stream->capturing) { stream->broken = 1; return CAPTURE_UNSUPPORTED; }
   if (!memory || memory->kind != MEMORY || on_device(host, size)) return INVALID_VALUE;
   memcpy(target, source, size);
-  busy(stream, 1.0 + size / 1e4); /* 10 GB/s */
+  busy(stream, 1.0 + size / 1e4); /* a copy takes 1 microsecond, and runs at 10 GB/s */
   return OK;
 }
 
@@ -405,7 +406,7 @@ int cuGraphDestroy(void *handle) {
   LEAVE(drop(find(handle, GRAPH)));
 }
 
-/* A kernel that reads or writes freed memory: the context is lost. */
+/* Return error 700 (illegal address) if a kernel reads or writes memory that does not exist. */
 static int touches(const struct work *w) {
   for (int i = 0; i < w->count; i++)
     if (!holding(w->pointers[i], w->sizes[i])) return 700;
@@ -430,7 +431,7 @@ int cuGraphExecDestroy(void *handle) {
   LEAVE(drop(find(handle, EXEC)));
 }
 
-/* What the doubles of other libraries and the tests call; not part of the driver. */
+/* The doubles of other libraries and the tests call the functions below; the driver lacks them. */
 
 int latfarm_double_launch(void *handle, double us, int count, const uintptr_t *pointers,
                           const size_t *sizes) {
