@@ -18,13 +18,9 @@ from latfarm_controller.builders.onnx.build import build_onnx
 from latfarm_controller.builders.tflite.build import build_tflite, translate
 from latfarm_controller.builders.tflite.file import TfliteModel, serialise
 from latfarm_controller.builders.tflite.moments import Moments
-from latfarm_controller.builders.tflite.quantize import (
-    SAME_SCALE,
-    QuantizationScale,
-    quantize,
-    scale_for,
-)
+from latfarm_controller.builders.tflite.quantize import SAME_SCALE, quantize
 from latfarm_controller.builders.tflite.ranges import measured_ranges, sample
+from latfarm_controller.builders.tflite.scales import QuantizationScale, scale_for
 from latfarm_controller.errors import BuildError
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx

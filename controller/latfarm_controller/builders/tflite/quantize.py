@@ -9,16 +9,15 @@ converters, operators without an int8 kernel stay in float32, between a DEQUANTI
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from latfarm_controller.builders.tflite.file import Array, BuiltOperator, TfliteModel, TfliteTensor
 from latfarm_controller.builders.tflite.moments import Moments, moments_of, moments_of_data
 from latfarm_controller.builders.tflite.ranges import INPUT, Range
+from latfarm_controller.builders.tflite.scales import QuantizationScale, scale_for, symmetric
 
 # Moments that are assumed for the model's float inputs.
 _INPUT = Moments(0.0, 1.5, *INPUT)
@@ -57,38 +56,6 @@ _FIXED = {
     "LOG_SOFTMAX": (16 / 256, 127),
     "TANH": (1 / 128, 0),
 }
-# Number of possible scales between a scale and its double (see `scale_for`).
-_STEPS_PER_OCTAVE = 32
-_MOST = 1e38  # largest absolute value of a range's end, less than float32's largest number
-
-
-@dataclass(frozen=True)
-class QuantizationScale:
-    """Scale and zero point of a quantised tensor: real number = value * (integer - zero)."""
-
-    value: float
-    zero: int
-
-    def integers(self, data: Array) -> NDArray[np.int8]:
-        """Quantise real numbers to int8; numbers out of range become -128 or 127."""
-        real = np.asarray(data, np.float64) / self.value
-        whole: NDArray[np.int8] = np.clip(np.rint(real) + self.zero, -128, 127).astype(np.int8)
-        return whole
-
-
-def scale_for(moments: Moments) -> QuantizationScale:
-    """Return the scale for the expected range of values; it always represents zero exactly.
-
-    The scale is rounded up to a coarse grid whose steps are 2 %. The last bits of a measured range
-    differ between processors, and the rounding keeps most of these differences out of the file. A
-    range that exceeds float32, for example that of a tensor squared sixteen times, is cut to
-    `_MOST`.
-    """
-    low = max(min(moments.low, 0.0), -_MOST)
-    high = min(max(moments.high, 0.0), _MOST)
-    value = max((high - low) / 255.0, 1e-9)
-    value = 2.0 ** (math.ceil(math.log2(value) * _STEPS_PER_OCTAVE - 1e-3) / _STEPS_PER_OCTAVE)
-    return QuantizationScale(value, int(np.clip(round(-128 - low / value), -128, 127)))
 
 
 def quantize(model: TfliteModel, ranges: Sequence[Range | None] | None = None) -> TfliteModel:
@@ -357,7 +324,7 @@ class _Quantizer:
         weight_tensor = self.source.tensors[operator.inputs[1]]
         assert weight_tensor.data is not None
         axis = 3 if operator.code == "DEPTHWISE_CONV_2D" else 0
-        weight, scales = _symmetric(weight_tensor.data, axis)
+        weight, scales = symmetric(weight_tensor.data, axis)
         quantised = TfliteTensor(weight_tensor.name, weight.shape, "int8", weight, scales, 0, axis)
         bias_tensor = self.source.tensors[operator.inputs[bias]]
         assert bias_tensor.data is not None
@@ -406,19 +373,3 @@ class _Quantizer:
 def _quantised(tensor: TfliteTensor, scale: QuantizationScale) -> TfliteTensor:
     scales = np.array([scale.value], np.float32)
     return TfliteTensor(tensor.name, tensor.shape, "int8", None, scales, scale.zero)
-
-
-def _symmetric(data: Array, axis: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantise a weight to int8 values in -127..127, with one scale per index of `axis`.
-
-    Returns:
-        the int8 values and the scales.
-    """
-    real = np.asarray(data, np.float32)
-    others = tuple(a for a in range(real.ndim) if a != axis)
-    peaks = real.max(axis=others, keepdims=True)
-    np.maximum(peaks, -real.min(axis=others, keepdims=True), out=peaks)
-    scales = np.maximum(peaks, 1e-9) / np.float32(127.0)
-    scaled = real * (np.float32(1.0) / scales)
-    np.rint(scaled, out=scaled)
-    return scaled.astype(np.int8), scales.reshape(-1)
