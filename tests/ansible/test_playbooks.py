@@ -237,3 +237,17 @@ def test_all_tags_are_documented() -> None:
             for role in play.get("roles", []):
                 for tag in role.get("tags", []):
                     assert tag == "always" or f"`{tag}`" in told, tag
+
+
+def test_every_handler_that_a_task_notifies_exists() -> None:
+    roles = sorted((ROOT / "ansible" / "roles").iterdir())
+    notified = 0
+    for role in roles:
+        handlers = role / "handlers" / "main.yml"
+        text = handlers.read_text() if handlers.exists() else ""
+        known = set(re.findall(r"^- name: (.+)$", text, re.MULTILINE))
+        for tasks in sorted((role / "tasks").glob("*.yml")):
+            for name in re.findall(r"^ *notify: (.+)$", tasks.read_text(), re.MULTILINE):
+                assert name in known, f"{tasks.relative_to(ROOT)} notifies {name!r}"
+                notified += 1
+    assert notified >= 10

@@ -127,8 +127,8 @@ def lab(make_controller: MakeController, make_boards: MakeBoards) -> MonitoringL
 
 def test_a_preview_on_a_bare_machine_changes_nothing(lab: MonitoringLab) -> None:
     played = play(lab, "monitoring.yml", "--check")
-    assert "Prometheus is not installed here" in played.out
-    assert "Alertmanager is not installed here" in played.out
+    assert "Prometheus is not installed on this machine" in played.out
+    assert "Alertmanager is not installed on this machine" in played.out
     assert enrolment.files(lab.watch, TRANSIENT) == lab.before
 
 
@@ -213,7 +213,7 @@ def test_time_servers_and_rules_for_devices_are_set(lab: MonitoringLab) -> None:
         "latfarm_udev": ['KERNEL=="full"'],
     }
     played = play(lab, *words, **wanted)
-    assert "udev does not run (inactive): the rules hold from its next start" in played.out
+    assert "udev does not run (inactive). The rules apply from its next start." in played.out
     assert "the clock is not synchronised: no server has answered yet" in played.out
     assert play(lab, *words, **wanted).changed == {"nuc-0": 0}
 
