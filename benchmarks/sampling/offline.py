@@ -61,7 +61,7 @@ PUBLISHED = 16_000
 FEATURES = ("in_h", "in_channels", "out_channels", "kernel_h", "stride_h")
 """The features by which fine-grained rows are near to a row."""
 INITIAL, BATCH, CANDIDATES, REFERENCE = 100, 45, 2_500, 500
-"""Of the sampler `latfarm`: rows before the first batch and in each batch, draws to choose from,
+"""Sizes of the sampler `latfarm`: rows before the first batch and in each, draws to choose from,
 and draws that stand for the whole prior."""
 
 

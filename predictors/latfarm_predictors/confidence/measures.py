@@ -183,7 +183,7 @@ class PlatformConfidence:
         return NetworkInterval(centre, centre + float(low), centre + float(high))
 
     def _parts(self, table: Table) -> list[tuple[Rows, LayerConfidence, bool]]:
-        """Of each family: its rows, their metrics, and whether these are the family's own."""
+        """Return each family's rows, their metrics, and whether these are the family's own."""
         groups = family_rows(table)
         unknown = sorted(set(groups) - set(self.families))
         if unknown and self.stand_in is None:

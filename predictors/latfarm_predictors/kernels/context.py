@@ -156,7 +156,7 @@ class _Surroundings:
         return _log(self._bytes[self._written[at]]) if at >= 0 and self._written[at] else 0.0
 
     def _heaviest_reader(self, tensor: str) -> int:
-        """Of the kernels that read a tensor, the one that writes most; -1 if there is none."""
+        """Return the reader of a tensor that writes most; -1 if no kernel reads it."""
         readers = self._readers.get(tensor)
         if not readers:
             return -1

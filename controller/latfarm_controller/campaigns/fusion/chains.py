@@ -46,7 +46,7 @@ standard errors would be wrong too often."""
 _GATE = 3.0
 """Standard errors that the time of the cheaper op must exceed."""
 _SLACK = 1.5
-"""By how much the hope that further rounds settle a pair is raised, since spreads are estimates."""
+"""Factor on the hope that further rounds settle a pair, because spreads are only estimates."""
 _LEAST_KERNEL = 0.08
 """An op that takes less than this share of a separator's time was merged into the separator."""
 _MOST_TRIES = 4

@@ -145,7 +145,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def student(rounds: int) -> float:
-    """By how much an error must be enlarged if it was estimated from so few rounds."""
+    """Return the factor that enlarges an error which was estimated from so few rounds."""
     if rounds < 2:
         return math.inf
     return _STUDENT.get(rounds, 1.0 + 3.0 / (rounds - 1))

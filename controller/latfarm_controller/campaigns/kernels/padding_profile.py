@@ -150,7 +150,7 @@ class WithinPadsCampaign(PlannedCampaign):
 
     @property
     def difference(self) -> float | None:
-        """By which share times alone are off, without noise; None where too few kernels are known.
+        """Return the share by which times alone are off; None where too few kernels are known.
 
         It estimates the error of a network's sum of kernels. Within each group, differences up and
         down cancel, since noise goes both ways; the groups' means are then added up by absolute

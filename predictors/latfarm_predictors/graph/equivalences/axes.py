@@ -33,7 +33,7 @@ def as_turn(given: Sequence[int], shape: Sequence[int]) -> Perm | None:
 
 
 def plain_turn(perm: Sequence[int], given: Sequence[int]) -> Perm:
-    """Of all permutations with the same effect on `given`, the one with axes of size 1 in order."""
+    """Return the permutation with the same effect on `given` that keeps axes of size 1 in order."""
     ones = iter([axis for axis, size in enumerate(given) if size == 1])
     return tuple([next(ones) if given[axis] == 1 else axis for axis in perm])
 
