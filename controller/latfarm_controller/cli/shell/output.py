@@ -54,17 +54,17 @@ def out() -> Console:
     from rich.console import Console
 
     # No markup: people choose names, which may look like markup.
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         return console
-    return Console(highlight=False, markup=False, width=160)
+    return Console(highlight=False, markup=False, emoji=False, width=160)
 
 
 def err() -> Console:
     """A console for standard error."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def error(message: str) -> None:
