@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 640, 420
 """Size of a plot in units of its view box."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
 """Margins around the axes in the same units."""
+_LETTER = 6.2
+"""Mean width of a letter of a name in the same units, at a font size of 11."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,15 @@ def _agreement_frame(scale: _LogScale) -> list[str]:
 
 
 def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool) -> str:
-    """One network with its interval; names of neighbours lie on opposite sides of the diagonal."""
+    """One network with its interval.
+
+    Names of neighbours lie on opposite sides of the diagonal, unless a name would leave the plot.
+    """
     kind = "inside" if point.inside else "outside"
     px, py = scale.x(point.measured_ms), scale.y(point.predicted_ms)
-    anchor, dx, dy = ("start", 8, 14) if index % 2 else ("end", -8, -7)
+    reach = 8 + _LETTER * len(point.label)
+    on_the_right = (index % 2 == 1 or px - reach < LEFT) and px + reach <= WIDTH - RIGHT
+    anchor, dx, dy = ("start", 8, 14) if on_the_right else ("end", -8, -7)
     name = (
         f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
         f"{escape(point.label)}</text>"
