@@ -26,14 +26,14 @@ MEDIAN_ERROR = 1.2533
 """Standard error of the median of normal samples over that of their mean: sqrt(pi / 2)."""
 
 _SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
-"""By how much the median absolute deviation of so few normal samples must be enlarged on top of
+"""Factor by which the median absolute deviation of so few normal samples must be enlarged on top of
 `NORMAL_MAD` (Croux and Rousseeuw 1992). Without it, three rounds that agree by chance would look
 certain."""
 _LARGE_SAMPLE = 1.05
 """The factor for the median absolute deviation of ten samples and more."""
 
 _STUDENT = {2: 78.6, 3: 6.4, 4: 3.07, 5: 2.21, 6: 1.84, 7: 1.63, 8: 1.51, 9: 1.43, 10: 1.36}
-"""By how much three standard errors must be enlarged where the error was estimated from so few
+"""Factor by which three standard errors must be enlarged where the error was estimated from so few
 values: quantiles of Student's t at the probability of three normal deviations, over three."""
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
