@@ -131,7 +131,7 @@ fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and th
 	@$(BIN)/python -m benchmarks.fuzzing.ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors
+.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler
 
 bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the paper's; real data, too
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
@@ -183,3 +183,6 @@ bench-repeatability: setup ## how well a measurement repeats on this host
 
 bench-regressors: setup ## accuracy of the regressors against the number of measurements
 	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)
+
+bench-scheduler: setup ## what the scheduler costs for each measurement, on 8 to 1,000 boards
+	@$(BIN)/python -m benchmarks.scheduler $(BENCH_FLAGS)

@@ -11,7 +11,8 @@ from latfarm_controller.farm.scheduling.messages import (
     Standing,
     Withdraw,
 )
-from latfarm_controller.farm.scheduling.state import Policy, ScheduledBoard, SchedulerState
+from latfarm_controller.farm.scheduling.scheduler_state import SchedulerState
+from latfarm_controller.farm.scheduling.state import Policy, ScheduledBoard
 
 
 class BoardTrust:
@@ -53,7 +54,7 @@ class BoardTrust:
 
     def hold(self, event: BoardHeld) -> None:
         """Obey a decision: a drained board finishes what it runs, a quarantined one is stopped."""
-        board = self._state.boards.setdefault(event.board_id, ScheduledBoard(event.board_id))
+        board = self._state.board(event.board_id)
         board.standing, board.checking = event.standing, event.checking
         if not board.held:
             # Whoever decides that the board works again has looked at it.
@@ -68,7 +69,7 @@ class BoardTrust:
                 # The board may have been asked to give the request back; now it must stop it too.
                 if stop or not job.withdrawing:
                     self._out.append(Withdraw(board.board_id, request_id, abort=stop))
-                job.withdrawing = True
+                self._state.withdraw(job)
 
     def _quarantine(self, board: ScheduledBoard, reason: str, now_s: float) -> None:
         board.quarantines += 1
@@ -77,5 +78,5 @@ class BoardTrust:
         for request_id in board.assigned:
             job = self._state.jobs.get(request_id)
             if job is not None and job.board == board.board_id and not job.withdrawing:
-                job.withdrawing = True
+                self._state.withdraw(job)
                 self._out.append(Withdraw(board.board_id, request_id))

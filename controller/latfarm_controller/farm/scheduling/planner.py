@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from math import ceil
 
+from latfarm_controller.farm.scheduling.board_room import Numbers, in_turn
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
     Build,
@@ -14,13 +17,14 @@ from latfarm_controller.farm.scheduling.messages import (
     Probe,
     Withdraw,
 )
+from latfarm_controller.farm.scheduling.scheduler_state import SchedulerState
 from latfarm_controller.farm.scheduling.state import (
     Policy,
     ScheduledBoard,
     ScheduledJob,
     ScheduledModel,
-    SchedulerState,
 )
+from latfarm_controller.farm.scheduling.waiting_jobs import Queues, in_order
 
 
 class Planner:
@@ -34,13 +38,14 @@ class Planner:
         """Instructions for all that can be done now."""
         return [
             *self._probes(now_s),
-            *self._dispatches(now_s),
-            *self._steals(now_s),
-            *self._builds(now_s),
+            *self._dispatches(),
+            *self._steals(),
+            *self._builds(),
         ]
 
     def _probes(self, now_s: float) -> Iterator[Instruction]:
-        for board in self._state.boards.values():
+        resting = [self._state.boards[name] for name in self._state.room.resting]
+        for board in sorted(resting, key=lambda board: board.number):
             due = board.until_s is not None and board.until_s <= now_s
             if due and board.online and not board.probing:
                 board.probing = True
@@ -48,46 +53,71 @@ class Planner:
 
     # Dispatching
 
-    def _dispatches(self, now_s: float) -> Iterator[Instruction]:
-        usable = [board for board in self._state.boards.values() if board.usable]
-        hold_quiet = bool(self._state.batches) or self._urgent_build(now_s)
+    def _dispatches(self) -> Iterator[Instruction]:
+        hold_quiet = bool(self._state.batches) or self._urgent_build()
         # No board gets a second request while another has none.
         for level in range(max(self._policy.depth, self._policy.quiet_depth)):
-            for board in usable:
-                if len(board.assigned) != level or level >= board.depth(self._policy):
-                    continue
-                if board.quiet and hold_quiet:
-                    continue
-                job = self._next(board, now_s)
+            for board in self._with_room(level):
+                job = None if board.quiet and hold_quiet else self._next(board)
                 if job is not None:
                     yield self._assign(board, job)
         # A full board gets one more request if that is more urgent than all that the board has.
-        for board in usable:
-            full = len(board.assigned) == board.depth(self._policy)
-            if full and not board.quarantines and not (board.quiet and hold_quiet):
-                job = self._next(board, now_s)
+        for board in self._full():
+            if not board.quarantines and not (board.quiet and hold_quiet):
+                job = self._next(board)
                 if job is not None and job.priority > self._highest_priority(board):
                     yield self._assign(board, job)
 
+    def _with_room(self, level: int) -> Iterator[ScheduledBoard]:
+        """The boards with so many requests that may get another, as long as there is one."""
+        waiting, room = self._state.waiting, self._state.room
+        lists: list[tuple[Numbers, Callable[[], bool]]] = [
+            (group.room[level], partial(_any_of, waiting.ready, group.platforms))
+            for group in room.groups(waiting.ready)
+            if level in group.room
+        ]
+        pinned = sorted(self._state.boards[name].number for name in self._pinned())
+        asked = [number for number in pinned if room.place(number) == level]
+        return (room.known[number] for number in in_turn([*lists, (asked, lambda: True)]))
+
+    def _full(self) -> Iterator[ScheduledBoard]:
+        """The full boards for which something more urgent than some other request is ready."""
+        waiting, room = self._state.waiting, self._state.room
+        floor = self._state.priority_floor()
+        urgent = [name for name, queue in waiting.ready.items() if queue.priority > floor]
+        lists = [(group.full, lambda: True) for group in room.groups(urgent)]
+        asked = [
+            board.number
+            for name in self._pinned()
+            if waiting.pinned[name].priority > floor and room.is_full(board := self._board(name))
+        ]
+        return (room.known[number] for number in in_turn([*lists, (sorted(asked), lambda: True)]))
+
+    def _pinned(self) -> list[str]:
+        """The ids of the known boards for which a request that asks for them is ready."""
+        return [name for name in self._state.waiting.pinned if name in self._state.boards]
+
+    def _board(self, board_id: str) -> ScheduledBoard:
+        return self._state.boards[board_id]
+
     def _assign(self, board: ScheduledBoard, job: ScheduledJob) -> Dispatch:
-        priority = job.priority
-        self._state.dequeue(job)
-        job.board = board.board_id
-        board.assigned.append(job.work.request_id)
-        return Dispatch(board.board_id, job.work.request_id, job.work.model, priority)
+        self._state.assign(job, board)
+        return Dispatch(board.board_id, job.work.request_id, job.work.model, job.priority)
 
     def _highest_priority(self, board: ScheduledBoard) -> int:
         return max((job.priority for job in self._assigned(board)), default=0)
 
-    def _next(self, board: ScheduledBoard, now_s: float) -> ScheduledJob | None:
+    def _next(self, board: ScheduledBoard) -> ScheduledJob | None:
         """The most urgent queued job that the board may run now and whose model is built."""
-        for job in self._state.queued(board.platforms):
-            if job.not_before_s <= now_s and self._ready(job) and self._may(board, job):
+        waiting = self._state.waiting
+        queues = [waiting.pinned[board.board_id]] if board.board_id in waiting.pinned else []
+        if not board.held:  # a board that is held may only run what asks for it
+            queues += [waiting.ready[name] for name in board.platforms if name in waiting.ready]
+        for request_id in in_order(queues):
+            job = self._state.jobs[request_id]
+            if self._may(board, job):
                 return job
         return None
-
-    def _ready(self, job: ScheduledJob) -> bool:
-        return self._state.models[job.work.model].ready
 
     def _may(self, board: ScheduledBoard, job: ScheduledJob) -> bool:
         """Whether the board may run the job.
@@ -101,6 +131,8 @@ class Planner:
             return False
         if board.board_id not in job.tried:
             return True
+        if job.work.board:
+            return True
         return not any(
             other.usable and _serves(other, job)
             for other in self._state.boards.values()
@@ -109,40 +141,55 @@ class Planner:
 
     # Moving work to idle boards
 
-    def _steals(self, now_s: float) -> Iterator[Instruction]:
+    def _steals(self) -> Iterator[Instruction]:
         """Take waiting requests back from busy boards, so that idle boards get them."""
-        boards = [board for board in self._state.boards.values() if board.usable]
-        coming = sum(
-            job.withdrawing for board in boards for job in self._assigned(board) if job.owners
-        )
-        hold_quiet = bool(self._state.batches) or self._urgent_build(now_s)
-        for idle in boards:
-            if idle.assigned or (idle.quiet and hold_quiet):
+        room = self._state.room
+        if not room.stacked:
+            return
+        idle_boards = room.idle()
+        if not idle_boards:
+            return
+        coming = self._coming()
+        hold_quiet = bool(self._state.batches) or self._urgent_build()
+        waiting: dict[tuple[str, ...], list[ScheduledJob]] = {}
+        for number in idle_boards:
+            idle = room.known[number]
+            if idle.quiet and hold_quiet:
                 continue
             if coming > 0:  # a request that is on its way back will be enough for this board
                 coming -= 1
                 continue
-            job = self._waiting_elsewhere(idle, boards)
-            if job is not None:
-                job.withdrawing = True
-                yield Withdraw(job.board, job.work.request_id)
+            if idle.platforms not in waiting:
+                waiting[idle.platforms] = self._waiting_at_boards(idle.platforms)
+            for job in waiting[idle.platforms]:
+                if not job.withdrawing and _serves(idle, job) and idle.board_id not in job.tried:
+                    self._state.withdraw(job)
+                    yield Withdraw(job.board, job.work.request_id)
+                    break
 
-    def _waiting_elsewhere(
-        self, idle: ScheduledBoard, boards: list[ScheduledBoard]
-    ) -> ScheduledJob | None:
-        """A request for an idle board that waits at another: at the one that has most, the last."""
+    def _coming(self) -> int:
+        """How many requests boards were asked to give back, for other boards."""
+        jobs = (self._state.jobs[request_id] for request_id in self._state.withdrawing)
+        return sum(bool(job.owners) and self._state.boards[job.board].usable for job in jobs)
+
+    def _waiting_at_boards(self, platforms: Sequence[str]) -> list[ScheduledJob]:
+        """Requests that wait at boards with some of these platforms, in the order to take them.
+
+        The board that has most comes first, and of each board its last request.
+        """
+        room = self._state.room
         busy = [
             board
-            for board in boards
-            if len(board.assigned) > 1 and not set(board.platforms).isdisjoint(idle.platforms)
+            for board in map(room.known.__getitem__, sorted(room.stacked))
+            if not set(board.platforms).isdisjoint(platforms)
         ]
-        for board in sorted(busy, key=lambda board: -len(board.assigned)):
-            waiting = self._assigned(board)[1:]
-            for job in reversed(waiting):
-                fits = _serves(idle, job) and idle.board_id not in job.tried
-                if fits and job.owners and not job.withdrawing:
-                    return job
-        return None
+        busy.sort(key=lambda board: -len(board.assigned))
+        return [
+            job
+            for board in busy
+            for job in reversed(self._assigned(board)[1:])
+            if job.owners and not job.withdrawing
+        ]
 
     def _assigned(self, board: ScheduledBoard) -> list[ScheduledJob]:
         jobs = (self._state.jobs.get(request_id) for request_id in board.assigned)
@@ -150,58 +197,59 @@ class Planner:
 
     # Building
 
-    def _builds(self, now_s: float) -> Iterator[Instruction]:
-        while len(self._state.batches) < self._policy.build_slots and self._may_build(now_s):
-            batch = self._batch(now_s)
+    def _builds(self) -> Iterator[Instruction]:
+        while len(self._state.batches) < self._policy.build_slots and self._may_build():
+            batch = self._batch()
             if not batch:
                 return
             for model in batch:
-                model.building = True
+                self._state.begin_build(model)
             models = tuple(model.spec for model in batch)
             self._state.batches.append(set(models))
             yield Build(models)
 
-    def _may_build(self, now_s: float) -> bool:
+    def _quiet_boards(self) -> list[ScheduledBoard]:
+        return [self._state.boards[name] for name in self._state.room.quiet]
+
+    def _may_build(self) -> bool:
         """Whether no quiet board measures, or is about to measure something as urgent."""
-        quiet = [b for b in self._state.boards.values() if b.quiet and b.online]
+        quiet = [board for board in self._quiet_boards() if board.online]
         if any(board.assigned for board in quiet):
             return False
-        if self._urgent_build(now_s):
+        if self._urgent_build():
             return True
-        return not any(board.usable and self._next(board, now_s) for board in quiet)
+        return not any(board.usable and self._next(board) for board in quiet)
 
-    def _urgent_build(self, now_s: float) -> bool:
+    def _urgent_build(self) -> bool:
         """Whether a model is needed more urgently than all that quiet boards could measure now."""
-        quiet = [b for b in self._state.boards.values() if b.quiet and b.usable]
+        quiet = [board for board in self._quiet_boards() if board.usable]
         if not quiet:
             return False
-        wanted = next(self._wanted(now_s), None)
+        wanted = next(self._wanted(), None)
         if wanted is None:
             return False
-        ready = [job.priority for board in quiet if (job := self._next(board, now_s)) is not None]
+        ready = [job.priority for board in quiet if (job := self._next(board)) is not None]
         return bool(ready) and wanted.priority > max(ready)
 
-    def _wanted(self, now_s: float) -> Iterator[ScheduledJob]:
+    def _wanted(self) -> Iterator[ScheduledJob]:
         """Queued jobs whose model is not built, that may be tried now, and that have a board."""
-        online = {b.board_id: b for b in self._state.boards.values() if b.online}
-        served = {name for board in online.values() for name in board.platforms}
-        for job in self._state.queued(served):
-            only = job.work.board
-            if only and not (only in online and _serves(online[only], job)):
-                continue
-            model = self._state.models[job.work.model]
-            waits = model.ready or model.building or model.not_before_s > now_s
-            if not waits and job.not_before_s <= now_s:
+        unbuilt, online = self._state.waiting.unbuilt, self._state.room.online
+        for request_id in in_order([unbuilt[name] for name in unbuilt if online[name]]):
+            job = self._state.jobs[request_id]
+            only = self._state.boards.get(job.work.board)
+            if not job.work.board or (only is not None and only.online and _serves(only, job)):
                 yield job
 
-    def _batch(self, now_s: float) -> list[ScheduledModel]:
+    def _batch(self) -> list[ScheduledModel]:
         """The next models to build in one task: small ones together, a large one alone."""
-        jobs = list(self._wanted(now_s))
-        if not jobs or (len(jobs) < self._policy.batch_models // 2 and self._can_wait(jobs)):
+        first = list(islice(self._wanted(), self._policy.batch_models // 2))
+        if not first or (len(first) < self._policy.batch_models // 2 and self._can_wait(first)):
             return []
-        held_bytes, fed = self._held()
+        held_bytes, fed = self._state.held_bytes, self._state.fed()
         wanted: dict[ModelSpec, ScheduledModel] = {}
-        for job in jobs:
+        for job in self._wanted():
+            if not self._may_fit(held_bytes, fed):
+                break
             model = self._state.models[job.work.model]
             fits = held_bytes + model.size_bytes <= self._policy.held_bytes
             # The limit on bytes does not hold for a platform that has no model, nor for a job more
@@ -229,37 +277,33 @@ class Planner:
             batch.append(model)
         return batch
 
+    def _may_fit(self, held_bytes: int, fed: Mapping[str, int]) -> bool:
+        """Whether any model that waits can be built within the limit on bytes, or is exempt."""
+        waiting = self._state.waiting
+        if held_bytes + waiting.least_bytes <= self._policy.held_bytes:
+            return True
+        return any(
+            queue.priority > fed.get(name, queue.priority - 1)
+            for name, queue in waiting.unbuilt.items()
+            if self._state.room.online[name]
+        )
+
     def _can_wait(self, jobs: Sequence[ScheduledJob]) -> bool:
         """Whether to wait for more models to build in one task.
 
         That costs no time while all boards are busy and have enough built models after that.
         """
         urgent = max(job.priority for job in jobs)
+        room, waiting = self._state.room, self._state.waiting
         for platform in {job.work.platform for job in jobs}:
-            boards = [
-                b for b in self._state.boards.values() if b.usable and platform in b.platforms
-            ]
-            if any(len(board.assigned) < board.depth(self._policy) for board in boards):
+            if any(group.room for group in room.groups([platform])):
                 return False
-            ready = [job for job in self._state.queued([platform]) if self._ready(job)]
-            if len(ready) < max(1, len(boards)) or urgent > ready[0].priority:
+            ready = waiting.ready.get(platform, ())
+            if len(ready) < max(1, room.usable[platform]):
+                return False
+            if urgent > waiting.ready[platform].priority:
                 return False
         return True
-
-    def _held(self) -> tuple[int, dict[str, int]]:
-        """The bytes of all models that are built or being built, and for whom they are.
-
-        The second value gives, for each platform with such a model, the highest priority of the
-        jobs that need one.
-        """
-        held_bytes, fed = 0, dict[str, int]()
-        for model in self._state.models.values():
-            if model.ready or model.building:
-                held_bytes += model.size_bytes
-                for job in (self._state.jobs[request_id] for request_id in model.jobs):
-                    best = fed.get(job.work.platform, job.priority)
-                    fed[job.work.platform] = max(job.priority, best)
-        return held_bytes, fed
 
 
 def _serves(board: ScheduledBoard, job: ScheduledJob) -> bool:
@@ -268,3 +312,8 @@ def _serves(board: ScheduledBoard, job: ScheduledJob) -> bool:
     if board.held and not (board.checking and work.purpose == CHECK and work.board):
         return False
     return work.platform in board.platforms and work.board in ("", board.board_id)
+
+
+def _any_of(queues: Queues, names: Iterable[str]) -> bool:
+    """Whether there is a queue of one of these names."""
+    return any(name in queues for name in names)

@@ -9,18 +9,17 @@ from latfarm_controller.farm.scheduling.messages import (
     BuildReady,
     Deliver,
     Instruction,
-    ModelSpec,
     Release,
     RetryAfter,
     Withdraw,
     Work,
 )
+from latfarm_controller.farm.scheduling.scheduler_state import SchedulerState
 from latfarm_controller.farm.scheduling.state import (
     Policy,
     ScheduledBoard,
     ScheduledJob,
     ScheduledModel,
-    SchedulerState,
 )
 
 POISONOUS = "POISONOUS_REQUEST"
@@ -46,41 +45,26 @@ class RequestLifecycle:
         self._state = state
         self._policy = policy
         self._out = out
-        self._numbers = 0
 
     def submit(self, campaign_id: str, work: Work, priority: int) -> None:
         """Queue a request of a campaign, or add the campaign to those that wait for it."""
         job = self._state.jobs.get(work.request_id)
         if job is None:
-            self._numbers += 1
-            job = ScheduledJob(work, self._numbers, {campaign_id: priority})
-            self._state.jobs[work.request_id] = job
-            model = self._state.models.setdefault(
-                work.model, ScheduledModel(work.model, work.size_bytes)
-            )
-            model.jobs.add(work.request_id)
-            self._state.enqueue(job)
-            return
-        queued = not job.board
-        if queued:
-            self._state.dequeue(job)
-        job.owners[campaign_id] = max(priority, job.owners.get(campaign_id, priority))
-        if queued:
-            self._state.enqueue(job)
+            self._state.add(work, campaign_id, priority)
+        else:
+            highest = max(priority, job.owners.get(campaign_id, priority))
+            self._state.change_owner(job, campaign_id, highest)
 
     def cancel(self, campaign_id: str) -> None:
         """Forget the requests of a campaign for which no other campaign waits."""
         for job in [job for job in self._state.jobs.values() if campaign_id in job.owners]:
-            queued = not job.board
-            if queued:
-                self._state.dequeue(job)
-            del job.owners[campaign_id]
-            if queued and job.owners:
-                self._state.enqueue(job)
-            elif queued:
+            self._state.change_owner(job, campaign_id, None)
+            if job.owners:
+                continue
+            if not job.board:
                 self._forget(job)
-            elif not job.owners:
-                job.withdrawing = True
+            else:
+                self._state.withdraw(job)
                 self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
 
     def interrupt(
@@ -102,7 +86,7 @@ class RequestLifecycle:
         job.attempts += 1
         job.story.append(f"{board.board_id}: {what} while measuring it: {reason}")
         if not job.owners:
-            self._drop(job)
+            self._forget(job)
         elif job.kills >= self._policy.kill_limit:
             self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, POISONOUS)
         elif job.attempts >= self._policy.attempt_limit:
@@ -126,11 +110,10 @@ class RequestLifecycle:
         """Answer all campaigns that wait for a request."""
         for campaign_id in sorted(job.owners):
             self._out.append(Deliver(campaign_id, measurement, board_id))
-        self._drop(job)
+        self._forget(job)
 
     def return_to_queue(self, job: ScheduledJob) -> None:
         """Queue a request again that its board does not have any more."""
-        job.board, job.withdrawing = "", False
         if job.owners:
             self._state.enqueue(job)
         else:
@@ -146,34 +129,27 @@ class RequestLifecycle:
 
     def built(self, event: BuildReady) -> None:
         """A model was built: its requests can be dispatched."""
-        self._build_ended(event.model)
         model = self._state.models[event.model]
-        model.ready, model.size_bytes = True, event.size_bytes
+        self._state.end_build(model, event.size_bytes)
         self._drop_unneeded(model)
 
     def build_failed(self, event: BuildFailed, now_s: float) -> None:
         """A model was not built: try again later, or give its requests up."""
-        self._build_ended(event.model)
         model = self._state.models[event.model]
         model.failures += 1
+        again = event.retryable and model.failures < self._policy.build_limit
+        retry_at_s = now_s + self._policy.backoff(model.failures) if again else 0.0
+        self._state.end_build(model, None, retry_at_s)
         jobs = [self._state.jobs[request_id] for request_id in sorted(model.jobs)]
         for job in jobs:
             job.story.append(event.message)
         if not event.retryable:
             for job in jobs:
                 self._give_up(job, Outcome.MODEL_ERROR, BUILD_FAILED)
-        elif model.failures >= self._policy.build_limit:
+        elif not again:
             for job in jobs:
                 self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, BUILD_CRASHED)
-        else:
-            model.not_before_s = now_s + self._policy.backoff(model.failures)
         self._drop_unneeded(model)
-
-    def _build_ended(self, spec: ModelSpec) -> None:
-        self._state.models[spec].building = False
-        for batch in self._state.batches:
-            batch.discard(spec)
-        self._state.batches = [batch for batch in self._state.batches if batch]
 
     def _retry(self, job: ScheduledJob, board_id: str, reason: str, now_s: float) -> None:
         job.tried.add(board_id)
@@ -197,20 +173,12 @@ class RequestLifecycle:
         )
         self.deliver(job, measurement, "")
 
-    def _drop(self, job: ScheduledJob) -> None:
-        if not job.board:
-            self._state.dequeue(job)
-        self._forget(job)
-
     def _forget(self, job: ScheduledJob) -> None:
-        del self._state.jobs[job.work.request_id]
-        model = self._state.models[job.work.model]
-        model.jobs.discard(job.work.request_id)
-        self._drop_unneeded(model)
+        self._drop_unneeded(self._state.remove(job))
 
     def _drop_unneeded(self, model: ScheduledModel) -> None:
         if model.jobs or model.building or model.spec not in self._state.models:
             return
-        del self._state.models[model.spec]
+        self._state.forget_model(model)
         if model.ready:
             self._out.append(Release(model.spec))

@@ -17,7 +17,8 @@ It promises, whatever the order of events:
   is built: building and measuring take turns, in batches.
 
 `RequestLifecycle` moves requests from state to state, `BoardTrust` says which boards get work, and
-`Planner` decides what to do next.
+`Planner` decides what to do next. `SchedulerState` keeps queues, sums and deadlines, so that no
+decision looks at all requests or boards.
 """
 
 from __future__ import annotations
@@ -50,12 +51,8 @@ from latfarm_controller.farm.scheduling.messages import (
 )
 from latfarm_controller.farm.scheduling.planner import Planner
 from latfarm_controller.farm.scheduling.requests import RequestLifecycle
-from latfarm_controller.farm.scheduling.state import (
-    Policy,
-    ScheduledBoard,
-    ScheduledJob,
-    SchedulerState,
-)
+from latfarm_controller.farm.scheduling.scheduler_state import SchedulerState
+from latfarm_controller.farm.scheduling.state import Policy, ScheduledBoard, ScheduledJob
 
 
 class Scheduler:
@@ -63,17 +60,16 @@ class Scheduler:
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self._state = SchedulerState()
+        self._state = SchedulerState(self.policy)
         self._out: list[Instruction] = []
         self._planner = Planner(self._state, self.policy)
         self._requests = RequestLifecycle(self._state, self.policy, self._out)
         self._trust = BoardTrust(self._state, self.policy, self._out)
-        self._now_s = float("-inf")
 
     def handle(self, now_s: float, *events: Event) -> list[Instruction]:
         """Take events in order, then plan once; returns what to do now, in order."""
         self._out.clear()
-        self._now_s = now_s
+        self._state.advance(now_s)
         for event in events:
             self._take(event, now_s)
         return self._out + self._planner.plan(now_s)
@@ -83,14 +79,7 @@ class Scheduler:
 
         The time is counted from the last call of `handle`, so it may have passed by now.
         """
-        times = [model.not_before_s for model in self._state.models.values() if not model.building]
-        times += [job.not_before_s for job in self._state.jobs.values() if not job.board]
-        times += [
-            board.until_s
-            for board in self._state.boards.values()
-            if board.until_s is not None and board.online
-        ]
-        return min((time for time in times if time > self._now_s), default=None)
+        return self._state.next_deadline_s()
 
     def open_requests(self) -> Set[str]:
         """The ids of the requests that are not delivered yet."""
@@ -142,9 +131,12 @@ class Scheduler:
                 self._requests.cancel(event.campaign_id)
             case BoardHeld():
                 self._trust.hold(event)
+        board = self._state.boards.get(getattr(event, "board_id", ""))
+        if board is not None:
+            self._state.settle(board)
 
     def _joined(self, event: BoardJoined) -> None:
-        board = self._state.boards.setdefault(event.board_id, ScheduledBoard(event.board_id))
+        board = self._state.board(event.board_id)
         # If the loss of the board was not told, its new connection still has an empty queue.
         self._requests.return_all(board)
         board.platforms, board.quiet, board.online = event.platforms, event.quiet, True

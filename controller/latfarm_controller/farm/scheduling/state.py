@@ -1,11 +1,8 @@
-"""The state of the scheduler: its jobs, boards and models, and the queue of each platform."""
+"""What the scheduler remembers of a request, a board and a model, and its settings."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from heapq import merge
 
 from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work
 
@@ -107,6 +104,7 @@ class ScheduledBoard:
 
     Attributes:
         board_id: its id.
+        number: its place in the order in which boards became known.
         platforms: names of the platforms that it offers.
         quiet: whether the controller's host must be idle while it measures.
         online: whether it is connected and leased.
@@ -120,6 +118,7 @@ class ScheduledBoard:
     """
 
     board_id: str
+    number: int
     platforms: tuple[str, ...] = ()
     quiet: bool = False
     online: bool = False
@@ -170,61 +169,7 @@ class ScheduledModel:
     failures: int = 0
     not_before_s: float = 0.0
 
-
-class PlatformQueue:
-    """The ids of the queued requests of one platform, the most urgent first."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[tuple[int, int], str]] = []
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, int], str]]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, key: tuple[int, int], request_id: str) -> None:
-        """Insert a request at its place."""
-        insort(self._entries, (key, request_id))
-
-    def remove(self, key: tuple[int, int], request_id: str) -> None:
-        """Take out a request that was put in with that key.
-
-        Raises:
-            KeyError: it is not in the queue.
-        """
-        place = bisect_left(self._entries, (key, request_id))
-        if place == len(self._entries) or self._entries[place][1] != request_id:
-            raise KeyError(request_id)
-        del self._entries[place]
-
-
-@dataclass(slots=True)
-class SchedulerState:
-    """All that the scheduler remembers.
-
-    `batches` are the builds under way: for each, the models for which no answer has come.
-    """
-
-    jobs: dict[str, ScheduledJob] = field(default_factory=dict)
-    queues: dict[str, PlatformQueue] = field(default_factory=dict)
-    boards: dict[str, ScheduledBoard] = field(default_factory=dict)
-    models: dict[ModelSpec, ScheduledModel] = field(default_factory=dict)
-    batches: list[set[ModelSpec]] = field(default_factory=list)
-
-    def enqueue(self, job: ScheduledJob) -> None:
-        """Put a job into the queue of its platform."""
-        self.queues.setdefault(job.work.platform, PlatformQueue()).put(job.key, job.work.request_id)
-
-    def dequeue(self, job: ScheduledJob) -> None:
-        """Take a job out of the queue of its platform.
-
-        Call it before the owners of the job change, because its place depends on them.
-        """
-        self.queues[job.work.platform].remove(job.key, job.work.request_id)
-
-    def queued(self, platforms: Collection[str]) -> Iterator[ScheduledJob]:
-        """The queued jobs of all these platforms, the most urgent first."""
-        queues = [self.queues[name] for name in platforms if name in self.queues]
-        for _, request_id in merge(*queues):
-            yield self.jobs[request_id]
+    @property
+    def held(self) -> bool:
+        """Whether its bytes are kept, or will be: it is built or being built."""
+        return self.ready or self.building

@@ -1,0 +1,162 @@
+"""Where the boards have room for requests, so that no decision looks at all boards.
+
+Boards that offer the same platforms form a group. Of each group it is known which usable boards
+have room, by the number of requests that they have, and which are full.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from latfarm_controller.farm.scheduling.state import Policy, ScheduledBoard
+
+Numbers = list[int]
+"""Numbers of boards, in increasing order."""
+
+
+class BoardGroup:
+    """The usable boards that offer the same platforms.
+
+    Attributes:
+        platforms: these platforms.
+        room: the boards that may get another request, by the number of requests that they have.
+        full: the boards that have as many requests as they may have, and not more.
+    """
+
+    def __init__(self, platforms: tuple[str, ...]) -> None:
+        self.platforms = platforms
+        self.room: dict[int, Numbers] = {}
+        self.full: Numbers = []
+
+
+class BoardRoom:
+    """Knows where boards have room. Call `settle` after every change of a board.
+
+    Attributes:
+        known: all boards in the order of their numbers.
+        quiet: ids of the quiet boards.
+        stacked: numbers of the usable boards that have more than one request.
+        resting: ids of the boards that are to be probed.
+        usable: how many usable boards offer each platform.
+        online: how many boards that are online offer each platform.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.known: list[ScheduledBoard] = []
+        self.quiet: set[str] = set()
+        self.stacked: set[int] = set()
+        self.resting: set[str] = set()
+        self.usable: Counter[str] = Counter()
+        self.online: Counter[str] = Counter()
+        self._groups: dict[tuple[str, ...], BoardGroup] = {}
+        self._by_platform: dict[str, list[BoardGroup]] = {}
+        self._places: dict[int, tuple[BoardGroup, Numbers]] = {}
+        self._counted: dict[int, tuple[tuple[str, ...], bool, bool]] = {}
+
+    def add(self, board_id: str) -> ScheduledBoard:
+        """A new board."""
+        board = ScheduledBoard(board_id, len(self.known))
+        self.known.append(board)
+        return board
+
+    def groups(self, platforms: Iterable[str]) -> list[BoardGroup]:
+        """The groups that offer one of these platforms, each once."""
+        found = {id(g): g for name in platforms for g in self._by_platform.get(name, ())}
+        return list(found.values())
+
+    def idle(self) -> Numbers:
+        """Numbers of the usable boards without a request."""
+        found = [group.room[0] for group in self._groups.values() if 0 in group.room]
+        return found[0].copy() if len(found) == 1 else sorted(n for part in found for n in part)
+
+    def place(self, number: int) -> int | None:
+        """How many requests a board with room has; None for a board without room."""
+        group, numbers = self._places.get(number, (None, None))
+        if group is None or numbers is group.full:
+            return None
+        return len(self.known[number].assigned)
+
+    def is_full(self, board: ScheduledBoard) -> bool:
+        """Whether a usable board has as many requests as it may have."""
+        group, numbers = self._places.get(board.number, (None, None))
+        return group is not None and numbers is group.full
+
+    def settle(self, board: ScheduledBoard) -> None:
+        """Note what has changed about a board."""
+        self._count(board)
+        place = self._places.pop(board.number, None)
+        if place is not None:
+            _take_out(place[0], place[1], board.number)
+        self.stacked.discard(board.number)
+        if not board.usable:
+            return
+        level, depth = len(board.assigned), board.depth(self._policy)
+        if level > 1:
+            self.stacked.add(board.number)
+        if level <= depth:
+            group = self._group(board.platforms)
+            numbers = group.room.setdefault(level, []) if level < depth else group.full
+            insort(numbers, board.number)
+            self._places[board.number] = (group, numbers)
+
+    def _count(self, board: ScheduledBoard) -> None:
+        """Count the board for its platforms, and note whether it is quiet or resting."""
+        now = (board.platforms, board.online, board.usable)
+        before = self._counted.get(board.number)
+        if before != now:
+            for sign, counted in ((-1, before), (1, now)):
+                if counted is not None:
+                    platforms, online, usable = counted
+                    for name in platforms:
+                        self.online[name] += sign * online
+                        self.usable[name] += sign * usable
+            self._counted[board.number] = now
+        for names, belongs in (
+            (self.quiet, board.quiet),
+            (self.resting, board.until_s is not None),
+        ):
+            (names.add if belongs else names.discard)(board.board_id)
+
+    def _group(self, platforms: tuple[str, ...]) -> BoardGroup:
+        group = self._groups.get(platforms)
+        if group is None:
+            group = self._groups[platforms] = BoardGroup(platforms)
+            for name in dict.fromkeys(platforms):
+                self._by_platform.setdefault(name, []).append(group)
+        return group
+
+
+def _take_out(group: BoardGroup, numbers: Numbers, number: int) -> None:
+    """Take a board out of the list of its group; lists of levels without boards are dropped."""
+    del numbers[bisect_left(numbers, number)]
+    if not numbers and numbers is not group.full:
+        for level in [level for level, found in group.room.items() if found is numbers]:
+            del group.room[level]
+
+
+def in_turn(lists: Iterable[tuple[Numbers, Callable[[], bool]]]) -> Iterator[int]:
+    """The numbers of several lists in increasing order, each once.
+
+    The lists may change meanwhile: numbers that are there at the beginning are given.
+
+    Args:
+        lists: each with a function that says whether its numbers are still of use; as soon as they
+            are not, the list is left.
+    """
+    heads = [(numbers.copy(), useful) for numbers, useful in lists]
+    places = [0] * len(heads)
+    last = -1
+    while True:
+        best = -1
+        for at, (numbers, useful) in enumerate(heads):
+            while places[at] < len(numbers) and numbers[places[at]] <= last:
+                places[at] += 1
+            if places[at] < len(numbers) and (best < 0 or numbers[places[at]] < best) and useful():
+                best = numbers[places[at]]
+        if best < 0:
+            return
+        last = best
+        yield best
