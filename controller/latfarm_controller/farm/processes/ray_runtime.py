@@ -6,7 +6,8 @@ the same, and its processes then listen on all interfaces (`::`, `0.0.0.0`). The
 `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0`, which is meant for hosts that cannot form clusters, makes Ray
 keep to 127.0.0.1: GCS, raylet, workers, driver, runtime-env agent and autoscaler monitor then
 listen on loopback only. Every connection must show a token that is made for the run
-(`RAY_AUTH_MODE=token`), so that other users of the machine cannot connect.
+(`RAY_AUTH_MODE=token`), so that other users of the machine cannot connect. Ray's client keeps the
+first token that it has read, so the token is one for the life of this process and not for a run.
 
 If the controller is killed with SIGKILL, Ray's direct children end with it, but its dashboard agent
 and its runtime-env agent do not. Therefore a separate process, `cleanup.py`, waits for the end of
@@ -37,6 +38,8 @@ from typing import Any
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.processes import cleanup
 
+_log = logging.getLogger(__name__)
+
 LOOPBACK = "127.0.0.1"
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux, in bytes (`man 7 unix`)."""
@@ -55,6 +58,16 @@ STORE_SHARE = 0.2
 """Share of the memory that is free at the start which Ray's object store may use."""
 STOP_S = 30.0
 """Seconds that Ray gets to end by itself before its processes are killed."""
+START_TRIES = 4
+"""How often Ray is started before it counts as broken.
+
+Ray gives its raylet 30 s to start, which is a constant of its code (`ray/_private/node.py`); on a
+host with ten busy processes a core that is not always enough.
+"""
+_SLOW = "timed out during startup"
+"""What Ray's error says when its raylet did not start in time."""
+_TOKEN = secrets.token_hex(32)
+"""What connections to a Ray of this process must show."""
 
 
 class RayRuntime:
@@ -94,20 +107,30 @@ class RayRuntime:
         with self._lock:
             if self._thread is not None:
                 return
-            self._ready.clear()
-            self._ended.clear()
-            self._error = None
-            # As a daemon thread, it does not keep a process alive that ends without calling `stop`;
-            # the cleanup process then ends Ray.
-            self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
-            self._thread.start()
-            self._ready.wait()
-            error = self._failure()
-            if error is not None:
-                self._thread.join()
-                self._thread = None
-                self._clean_up()
-                raise FarmError(f"Ray cannot be started: {error}") from error
+            for tried in range(1, START_TRIES + 1):
+                error = self._try()
+                if error is None:
+                    return
+                if tried == START_TRIES or _SLOW not in str(error):
+                    raise FarmError(f"Ray cannot be started: {error}") from error
+                _log.warning("Ray has not started in time (try %d of %d)", tried, START_TRIES)
+
+    def _try(self) -> BaseException | None:
+        """Start Ray once; returns why it could not be started, or None."""
+        self._ready.clear()
+        self._ended.clear()
+        self._error = None
+        # As a daemon thread, it does not keep a process alive that ends without calling `stop`;
+        # the cleanup process then ends Ray.
+        self._thread = threading.Thread(target=self._live, name="ray", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        error = self._failure()
+        if error is not None:
+            self._thread.join()
+            self._thread = None
+            self._clean_up()
+        return error
 
     def stop(self) -> None:
         """End Ray and all its processes, or leave the cluster. A second call changes nothing."""
@@ -165,7 +188,7 @@ class RayRuntime:
         environment = {
             name: value,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_AUTH_TOKEN": _TOKEN,
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
