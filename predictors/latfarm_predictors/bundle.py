@@ -13,14 +13,15 @@ SHA256SUMS         digest of every file above
 ```
 
 A bundle is a directory, or one .zip of the same files. Nothing in it is executed, and nothing is
-parsed before all digests are known to be right (`files/bundle_files.py`). Version 1 had baselines
+parsed before all digests are known to be right (`files/bundle_files.py`). What a bundle may hold is
+bounded: files (`files/bundle_files.py`), JSON (`files/plain_json.py`), arrays
+(`files/plain_arrays.py`) and models (`files/state_check.py`). Version 1 had baselines
 in predictor.json and arrays.npz; it can still be read.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,9 @@ from typing import Any
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
-from latfarm_predictors.files.bundle_state import DAMAGE, as_json, packed, state_of_files
+from latfarm_predictors.files.bundle_state import DAMAGE, as_json, damage, packed, state_of_files
 from latfarm_predictors.files.fitted_cache import FittedCache
+from latfarm_predictors.files.plain_json import read_json
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
@@ -42,6 +44,8 @@ VERSION = 2
 READABLE = (1, 2)
 """Versions of the format that can be read."""
 
+_LONGEST_NAME = 200
+"""Largest number of characters of a platform's name."""
 _HEADER = "bundle.json"
 """Name of the file with format, version and platform."""
 
@@ -99,7 +103,7 @@ def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor
         if predictor.platform != header["platform"]:
             raise ValueError(f"the header names {header['platform']}, not {predictor.platform}")
     except DAMAGE as error:
-        raise BundleError(f"{path}: not a usable bundle: {error!r}") from error
+        raise BundleError(f"{path}: not a usable bundle: {damage(error)}") from error
     predictor.bundle = _name(str(header["platform"]), files[SUMS])
     if fits is not None:
         kept = FittedCache(fits, hashlib.sha256(files[SUMS]).hexdigest())
@@ -129,11 +133,13 @@ def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
     # the type is compared too, because True equals 1 and 2.0 equals 2
     if header.get("format") != FORMAT or type(version) is not int or version not in READABLE:
         raise BundleError(
-            f"{path}: a bundle of format {header.get('format')!r} version {version!r}; this "
+            f"{path}: a bundle of format {_short(header.get('format'))} version "
+            f"{_short(version)}; this "
             f"version reads {FORMAT!r} version {' and '.join(map(str, READABLE))}: install a "
             "version that reads it, or train the platform anew"
         )
-    if not isinstance(header.get("platform"), str):
+    platform = header.get("platform")
+    if not isinstance(platform, str) or not platform.isprintable() or len(platform) > _LONGEST_NAME:
         raise BundleError(f"{path}: the bundle names no platform")
     needed = {"predictor.json", "arrays.npz", "provenance.json"}
     if version > 1:
@@ -147,12 +153,17 @@ def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
 def _object(content: bytes, path: str | Path) -> dict[str, Any]:
     """The JSON object that a file of a bundle holds."""
     try:
-        data = json.loads(content)
+        data = read_json(content)
     except ValueError as error:
         raise BundleError(f"{path}: not a bundle: {error}") from error
     if not isinstance(data, dict):
         raise BundleError(f"{path}: not a bundle: its header is no JSON object")
     return data
+
+
+def _short(value: object) -> str:
+    """A value of a file as a short text without control characters."""
+    return ascii(value)[:_LONGEST_NAME]
 
 
 def _name(platform: str, sums: bytes) -> str:
@@ -205,4 +216,6 @@ class _BaselinesReader:
         try:
             return state_of_files(self._tree, self._arrays, {})
         except DAMAGE as error:
-            raise BundleError(f"{self._path}: its baselines are not usable: {error!r}") from error
+            raise BundleError(
+                f"{self._path}: its baselines are not usable: {damage(error)}"
+            ) from error

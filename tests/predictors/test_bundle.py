@@ -16,7 +16,9 @@ import pytest
 from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.errors import BundleError, NoBaselineError, PredictorsError
+from latfarm_predictors.files import bundle_state
 from latfarm_predictors.files.bundle_state import packed
+from latfarm_predictors.files.plain_arrays import read_arrays
 from latfarm_predictors.models.boosted import Boosted
 from latfarm_predictors.models.published.per_type import PerType
 from latfarm_predictors.predict.baseline_sums import baseline_ms
@@ -142,13 +144,12 @@ def test_baselines_are_read_when_they_are_first_needed(
     stored: Path, predictor: PlatformPredictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    numpy_load = np.load
 
-    def counted(*given: Any, **named: Any) -> Any:
+    def counted(content: bytes) -> Any:
         read.append(1)
-        return numpy_load(*given, **named)
+        return read_arrays(content)
 
-    monkeypatch.setattr(np, "load", counted)
+    monkeypatch.setattr(bundle_state, "read_arrays", counted)
     loaded = load_bundle(stored / "one.zip")
     loaded.predict(GRAPHS[0])
     assert len(read) == 1

@@ -28,6 +28,9 @@ KIND = "evidence"
 TREES = 150
 """Number of trees of each metric's forest."""
 
+_MOST_ROWS = 50_000
+"""Largest number of kernels; a platform has hundreds, and more would take minutes to fit."""
+
 # what a state holds of each kernel: columns of its table, and columns of the evidence
 _COLUMNS = tuple(f.name for f in fields(Table) if f.name not in ("types", "families"))
 _OWN = ("latency_ms", "padding_ms", "unseen_ms", "unseen_sigma")
@@ -147,7 +150,8 @@ class Evidence:
         """The evidence whose state this is.
 
         Raises:
-            ValueError: columns are missing, or there are not as many rows as names.
+            ValueError: columns are missing, there are not as many rows as names or too many of
+                them, or a latency is not positive.
         """
         values, rows = state.values, state.arrays["rows"]
         named = dict(zip(values["columns"], rows, strict=True))
@@ -155,5 +159,10 @@ class Evidence:
         types, families = tuple(values["types"]), tuple(values["families"])
         if missing or not len(types) == len(families) == rows.shape[1]:
             raise ValueError(f"the evidence lacks rows, or columns: {', '.join(sorted(missing))}")
+        if len(types) > _MOST_ROWS:
+            raise ValueError(f"the evidence has {len(types)} rows; {_MOST_ROWS} are allowed")
+        positive = all((named[name] > 0).all() for name in ("latency_ms", "unseen_ms"))
+        if not positive or any((named[name] < 0).any() for name in (*_OWN, *_COLUMNS)):
+            raise ValueError("the evidence has a latency or a size that is none")
         table = Table(types, families, *(named[name] for name in _COLUMNS))
         return Evidence(table, *(named[name] for name in _OWN))

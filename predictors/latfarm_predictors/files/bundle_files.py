@@ -15,6 +15,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from latfarm_predictors.errors import BundleError
@@ -23,8 +24,12 @@ from latfarm_predictors.whole_file import written_whole
 SUMS = "SHA256SUMS"
 """Name of the list of digests."""
 
-_MOST_BYTES = 2**31
-"""Largest size of a bundle's files together, in bytes."""
+MOST_BYTES = 256 * 2**20
+"""Largest size of a bundle's files together, in bytes; a usual bundle has 5 to 40 megabytes."""
+MOST_FILES = 4096
+"""Largest number of files in a bundle."""
+_LONGEST = 200
+"""Number of characters that an error tells of a name or of another error."""
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 """Date of every file in an archive, so that the same files give the same bytes."""
 _SEAL = b"latfarm bundle, SHA-256 of all before this line: "
@@ -53,7 +58,7 @@ def read_files(path: Path) -> dict[str, bytes]:
     try:
         files = _read_zip(path) if path.is_file() else _read_directory(path)
     except _UNREADABLE as error:
-        raise BundleError(f"{path}: not a bundle: {error}") from error
+        raise BundleError(f"{path}: not a bundle: {str(error)[:_LONGEST]}") from error
     listed = files.get(SUMS)
     if listed is None:
         raise BundleError(f"{path}: the bundle has no list of digests")
@@ -86,18 +91,27 @@ def _difference(listed: bytes, files: Mapping[str, bytes]) -> str:
         digests[name] = digest
     for name in sorted(files):
         if name in digests and hashlib.sha256(files[name]).hexdigest() != digests[name]:
-            return f"{name} is damaged: its digest is not the one listed"
+            return f"{ascii(name)[1:-1][:_LONGEST]} is damaged: its digest is not the one listed"
     return "the bundle's files are not those that its digests list"
 
 
 def _read_zip(path: Path) -> dict[str, bytes]:
+    _check_budget(1, path.stat().st_size)
     content = path.read_bytes()
     if not (_is_sealed(content) or _is_unsealed_archive(content)):
         raise ValueError("it is damaged or no archive: it does not end in its digest")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
-            raise ValueError("larger than 2 GiB unpacked")
-        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
+        entries = archive.infolist()
+        _check_budget(len(entries), sum(entry.file_size for entry in entries))
+        return {entry.filename: archive.read(entry) for entry in entries}
+
+
+def _check_budget(count: int, size_bytes: int) -> None:
+    """Check that files are not too many and, unpacked, not too large together."""
+    if count > MOST_FILES:
+        raise ValueError(f"more than {MOST_FILES} files")
+    if size_bytes > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
 
 
 def _is_sealed(content: bytes) -> bool:
@@ -114,9 +128,9 @@ def _is_unsealed_archive(content: bytes) -> bool:
 def _read_directory(path: Path) -> dict[str, bytes]:
     if not path.is_dir():
         raise FileNotFoundError("no such file or directory")
-    entries = [entry for entry in sorted(path.rglob("*")) if entry.is_file()]
-    if sum(entry.stat().st_size for entry in entries) > _MOST_BYTES:
-        raise ValueError("larger than 2 GiB")
+    found = list(islice(path.rglob("*"), 2 * MOST_FILES + 1))  # files, and folders between them
+    entries = [entry for entry in sorted(found) if entry.is_file()]
+    _check_budget(len(found) // 2, sum(entry.stat().st_size for entry in entries))
     return {entry.relative_to(path).as_posix(): entry.read_bytes() for entry in entries}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import BundleError, PredictorsError
+from latfarm_predictors.files.plain_arrays import read_arrays
+from latfarm_predictors.files.plain_json import read_json
+from latfarm_predictors.files.state_check import check_state
 from latfarm_predictors.models.base import ModelState
 
 DAMAGE = (
@@ -24,11 +28,17 @@ DAMAGE = (
     IndexError,
     AttributeError,
     OSError,
-    RecursionError,
+    EOFError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
     zipfile.BadZipFile,
+    zlib.error,
     PredictorsError,
 )
 """The errors that reading contents of another form may raise."""
+_LONGEST = 200
+"""Number of characters of an error that are told; errors may quote whole files."""
 
 
 def packed(state: ModelState, texts: dict[str, str]) -> tuple[bytes, bytes]:
@@ -52,10 +62,18 @@ def state_of_files(tree: bytes, held: bytes, texts: Mapping[str, str]) -> ModelS
         tree: content of the file of plain values.
         held: content of the file of arrays.
         texts: the texts, named by their place.
+
+    Raises:
+        one of `DAMAGE`: the contents have another form, or no model can have such a state.
     """
-    with np.load(io.BytesIO(held), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    return _grow(json.loads(tree), "", arrays, texts)
+    state = _grow(read_json(tree), "", read_arrays(held), texts)
+    check_state(state)
+    return state
+
+
+def damage(error: BaseException) -> str:
+    """What an error of `DAMAGE` says, as one short line, whatever contents it quotes."""
+    return ascii(f"{type(error).__name__}: {error}"[:_LONGEST])[1:-1]
 
 
 def as_json(data: Any) -> bytes:

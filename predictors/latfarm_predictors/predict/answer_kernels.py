@@ -16,6 +16,7 @@ from latfarm_predictors.kernels.parts import Part
 from latfarm_predictors.kernels.workload import configuration
 from latfarm_predictors.predict.answer import KernelAnswer
 from latfarm_predictors.predict.kernel_book import KernelRecord
+from latfarm_predictors.predict.usable import check_finite, usable_bundle
 
 
 class KernelAnswers:
@@ -26,9 +27,10 @@ class KernelAnswers:
         kernels: the estimate of each kernel.
         scores: conformal scores, which calibrate intervals.
         coverage: probability with which an interval shall hold the latency.
+        bundle: name of the bundle that the estimates come from; empty where there is none.
     """
 
-    __slots__ = ("_coverage", "_kernels", "_parts", "_scores")
+    __slots__ = ("_bundle", "_coverage", "_kernels", "_parts", "_scores")
 
     def __init__(
         self,
@@ -36,19 +38,31 @@ class KernelAnswers:
         kernels: Sequence[KernelRecord],
         scores: Mondrian,
         coverage: float,
+        bundle: str = "",
     ) -> None:
+        self._bundle = bundle
         self._parts = parts
         self._kernels = kernels
         self._scores = scores
         self._coverage = coverage
 
     def __call__(self) -> tuple[KernelAnswer, ...]:
-        """The kernels, in the order in which they run. Each call makes new ones."""
+        """The kernels, in the order in which they run. Each call makes new ones.
+
+        Raises:
+            BundleError: the estimates are of a bundle whose models do not fit together.
+        """
+        with usable_bundle(self._bundle):
+            return self._made()
+
+    def _made(self) -> tuple[KernelAnswer, ...]:
+        """See `__call__`."""
         kernels = self._kernels
         latency, _, sigma = np.array([k.column[:3] for k in kernels]).reshape(-1, 3).T
         low, high = kernel_intervals(
             self._scores, latency, sigma, [kernel.label for kernel in kernels], self._coverage
         )
+        check_finite(self._bundle or "the predictor", latency, low, high)
         return tuple(
             [
                 KernelAnswer(

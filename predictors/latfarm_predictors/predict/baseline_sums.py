@@ -19,6 +19,7 @@ from latfarm_predictors.models.published.network_model import NETWORK_MODELS
 from latfarm_predictors.models.published.per_type import RECIPES
 from latfarm_predictors.predict.kernel_estimates import estimate
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.usable import check_finite, usable_bundle
 
 UNFUSED = FusionRules()
 """Rules by which every op that does work is a kernel; a view belongs to what made its data."""
@@ -71,7 +72,15 @@ class BaselineSums:
             ValueError: there is no such baseline.
             NoBaselineError: the predictor was made without it.
             GraphError: a network has a kernel of a size that no board could run.
+            BundleError: the predictor is of a bundle whose models do not fit together.
         """
+        with usable_bundle(self._predictor.bundle):
+            found = self._latency_ms(name)
+        check_finite(self._predictor.bundle or self._predictor.platform, np.array(found))
+        return found
+
+    def _latency_ms(self, name: str) -> list[float]:
+        """See `latency_ms`."""
         if name not in BASELINES:
             raise ValueError(f"no baseline {name!r}; known: {', '.join(BASELINES)}")
         predictor, baselines = self._predictor, self._predictor.baselines

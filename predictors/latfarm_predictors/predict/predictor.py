@@ -43,6 +43,7 @@ from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
 from latfarm_predictors.predict.kernel_estimates import estimate, estimate_placed
+from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 
 _SMALL_CALLS = 10.0
@@ -120,8 +121,14 @@ class PlatformPredictor:
 
         Raises:
             ValueError: the coverage is not strictly between 0 and 1.
+            BundleError: the predictor is of a bundle whose models do not fit together.
         """
         normal_quantile(coverage)
+        with usable_bundle(self.bundle):
+            return self._answers(graphs, coverage)
+
+    def _answers(self, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
+        """See `predict_many`."""
         found = self._book.find(graphs)
         columns = (
             np.array([kernel.column for kernel in found.kernels])
@@ -138,6 +145,7 @@ class PlatformPredictor:
         latency, sigma = self.correction.predict(networks)
         factor, calibrated = widened_quantile(self.correction.scores, coverage)
         low, high = latency * np.exp(-factor * sigma), latency * np.exp(factor * sigma)
+        check_finite(self.bundle or self.platform, latency, low, high)
         strange = {row for row, kernel in enumerate(found.kernels) if kernel.reason}
         answers = []
         for graph, parts, rows, middle_ms, interval_ms in zip(
@@ -151,7 +159,7 @@ class PlatformPredictor:
             kernels = [found.kernels[row] for row in rows]
             answers.append(
                 Answer.with_kernels_later(
-                    KernelAnswers(parts, kernels, self.models.scores, coverage),
+                    KernelAnswers(parts, kernels, self.models.scores, coverage, self.bundle),
                     network=graph.name,
                     platform=self.platform,
                     latency_ms=middle_ms,
@@ -195,10 +203,20 @@ class PlatformPredictor:
                 f"{self.bundle or self.platform} has no energies, because none were measured for "
                 f"it; latfarm characterize --platform {self.platform} --energy measures them"
             )
-        return self.energy.predict_many(graphs, coverage, self.bundle)
+        with usable_bundle(self.bundle):
+            return self.energy.predict_many(graphs, coverage, self.bundle)
 
     def figures(self, graph: Graph) -> NetworkFigures:
-        """The figures of a network from which its latency is predicted: sums over its kernels."""
+        """The figures of a network from which its latency is predicted: sums over its kernels.
+
+        Raises:
+            BundleError: the predictor is of a bundle whose models do not fit together.
+        """
+        with usable_bundle(self.bundle):
+            return self._figures(graph)
+
+    def _figures(self, graph: Graph) -> NetworkFigures:
+        """See `figures`."""
         parts = find_parts(graph, self.rules)
         rows = workloads_of(graph, parts)
         if self.context is None:

@@ -27,10 +27,12 @@ from latfarm_predictors.errors import NoConfidenceError
 from latfarm_predictors.features.groups import VIEW
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.predict.answer import Answer
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.usable import usable_bundle
 
 OCTAVE = 0.5
 """Coverage of a layer that is one octave from the nearest measured layer."""
@@ -139,7 +141,15 @@ def trust(
     Raises:
         NoConfidenceError: the bundle holds no measurements.
         ValueError: the coverage is not strictly between 0 and 1.
+        BundleError: the predictor is of a bundle whose measurements are none.
     """
+    normal_quantile(coverage)
+    with usable_bundle(predictor.bundle):
+        return _trust(predictor, graph, coverage, model)
+
+
+def _trust(predictor: PlatformPredictor, graph: Graph, coverage: float, model: str) -> NetworkTrust:
+    """See `trust`."""
     evidence = evidence_of(predictor)
     answer = predictor.predict(graph, coverage)
     table = layers_of(predictor, graph)

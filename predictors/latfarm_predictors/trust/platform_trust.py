@@ -27,6 +27,7 @@ from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.usable import usable_bundle
 from latfarm_predictors.trust.network_trust import (
     NAMES,
     badly_covered,
@@ -135,8 +136,20 @@ def platform_trust(
     Raises:
         NoConfidenceError: the bundle holds no measurements.
         ValueError: the coverage is not strictly between 0 and 1.
+        BundleError: the predictor is of a bundle whose measurements are none.
     """
     normal_quantile(coverage)
+    with usable_bundle(predictor.bundle):
+        return _platform_trust(predictor, networks, coverage, models)
+
+
+def _platform_trust(
+    predictor: PlatformPredictor,
+    networks: Sequence[Graph],
+    coverage: float,
+    models: Sequence[str],
+) -> PlatformTrust:
+    """See `platform_trust`."""
     evidence = evidence_of(predictor)
     layers = _Layers.of(predictor, evidence, networks, coverage)
     rows = evidence.rows

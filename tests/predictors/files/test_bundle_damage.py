@@ -6,12 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from latfarm_predictors.bundle import load_bundle, save_bundle
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.files import bundle_state
 from latfarm_predictors.files.bundle_files import read_files, sums_of, write_files
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
@@ -32,7 +32,7 @@ def refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the bundle is refused before anything in it is parsed."""
     with monkeypatch.context() as patch:
         patch.setattr(json, "loads", fail_if_parsed)
-        patch.setattr(np, "load", fail_if_parsed)
+        patch.setattr(bundle_state, "read_arrays", fail_if_parsed)
         with pytest.raises(BundleError, match=bundle.name.replace(".", r"\.")):
             load_bundle(bundle)
 
