@@ -11,10 +11,10 @@ import numpy as np
 from latfarm_predictors.confidence.layer_confidence import METRICS
 from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.intervals import conformal_quantile, normal_quantile
+from latfarm_predictors.judging import binomial_interval
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
 from latfarm_predictors.trust.network_trust import NAMES
-from scipy.stats import beta
 
 RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9
 """Number of recalibrations, number of networks in each, nominal coverage of intervals."""
@@ -71,25 +71,13 @@ def coverage(
     }
 
 
-def binomial_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
-    """The interval of Clopper and Pearson for a share among `count` networks.
-
-    The share is a mean over recalibrations of the same networks, so it need not be a whole number
-    of networks. More recalibrations do not make more networks.
-    """
-    hits = share * count
-    tail = (1.0 - level) / 2.0
-    low = float(beta.ppf(tail, hits, count - hits + 1.0)) if hits > 0 else 0.0
-    high = float(beta.ppf(1.0 - tail, hits + 1.0, count - hits)) if hits < count else 1.0
-    return low, high
-
-
 def judge_families(
     found: Mapping[str, float], counts: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """The binomial interval of each family, and whether it misses the target.
 
-    Families with few networks are not judged.
+    Families with few networks are not judged. A coverage is a mean over recalibrations of the same
+    networks; more recalibrations do not make more networks.
 
     Args:
         found: coverage of each family, in percent.

@@ -15,7 +15,6 @@ from benchmarks import coverage as script
 from benchmarks import coverage_offline
 from benchmarks.recalibration import (
     MEAN_TARGET,
-    binomial_interval,
     coverage,
     judge_families,
     misses,
@@ -61,15 +60,6 @@ def test_our_intervals_hold_and_those_of_independent_errors_do_not() -> None:
     assert 10 < found["median_width_percent"] < 30
     assert found["recalibrations"] == 30
     assert found["networks"] == 20
-
-
-def test_binomial_intervals_by_the_book() -> None:
-    # the interval of Clopper and Pearson for 24 of 30 and for 30 of 30
-    assert binomial_interval(0.8, 30) == pytest.approx((0.6143, 0.9229), abs=1e-4)
-    assert binomial_interval(1.0, 30) == pytest.approx((0.8843, 1.0), abs=1e-4)
-    assert binomial_interval(0.0, 30) == pytest.approx((0.0, 0.1157), abs=1e-4)
-    low, high = binomial_interval(0.777, 30)  # a mean over recalibrations, not a whole number
-    assert low < 0.777 < high
 
 
 def test_a_family_misses_where_its_interval_lies_below_the_target() -> None:
