@@ -17,6 +17,8 @@ from latfarm_controller.reports.facts.platform_record import (
     by_purpose,
     networks_of,
     newest_campaign,
+    newest_fusion_run,
+    refused_networks,
     unseen_networks,
 )
 from latfarm_controller.reports.platform_report import platform_facts
@@ -129,9 +131,11 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         predictor=predictor,
         provenance=provenance,
         rules=data.rules if data else getattr(predictor, "rules", None),
+        fusion_run=newest_fusion_run(store, platform),
         kernels=data.kernels if data else (),
         calibration=calibration,
         unseen=unseen_networks(store, platform, calibration, fingerprint, slow_core),
+        refused=refused_networks(store, platform),
         measured=measured,
         call_overhead_ms=data.call_overhead_ms if data else 0.0,
         transfer_ms_per_mb=data.transfer_ms_per_mb if data else 0.0,

@@ -8,6 +8,13 @@ from html import escape
 from statistics import median
 from typing import Any
 
+from latfarm_predictors.judging import (
+    PerfectPredictor,
+    RepeatedLatency,
+    ShareEstimate,
+    perfect_predictor,
+    share_within,
+)
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer
 
@@ -43,9 +50,8 @@ class NetworkRow:
 
     Attributes:
         network: its name.
-        measured_ms: its measured latency, the median over all passes.
-        passes_ms: the latencies of passes at different times. The differences between them are the
-            noise of the host: no prediction can be better than these.
+        measured_ms: its measured latency, the mean over all passes.
+        passes_ms: the latencies of passes at different times.
         answer: the prediction.
         baseline_ms: what other predictors predict, by their names.
     """
@@ -60,6 +66,11 @@ class NetworkRow:
     def error(self) -> float:
         """Relative error with its sign: (predicted - measured) / measured."""
         return self.answer.latency_ms / self.measured_ms - 1.0
+
+    @property
+    def standard_error_ms(self) -> float | None:
+        """Standard error of the measured latency; None if there is only one pass."""
+        return RepeatedLatency.of(self.passes_ms).standard_error_ms
 
     @property
     def noise(self) -> float | None:
@@ -83,7 +94,22 @@ class NetworkRow:
 
 @dataclass(frozen=True)
 class AccuracySummary:
-    """Accuracy over all networks. Errors and widths are shares, not per cent."""
+    """Accuracy over all networks. Errors and widths are shares, not per cent.
+
+    Attributes:
+        networks: number of networks.
+        median_error: median absolute error.
+        worst_error: largest absolute error.
+        inside: number of networks inside their interval.
+        median_width: median width of the intervals, divided by the prediction.
+        noise: median change between the first and the last pass; None for single passes.
+        within5: share of predictions within 5 % of the measured latency.
+        within10: share within 10 %.
+        perfect: what a predictor without any error would score; None for single passes.
+        standard_error: median standard error of the measured latencies, divided by these; None for
+            single passes.
+        baseline_median_error: median absolute error of each baseline.
+    """
 
     networks: int
     median_error: float
@@ -91,6 +117,10 @@ class AccuracySummary:
     inside: int
     median_width: float
     noise: float | None
+    within5: ShareEstimate
+    within10: ShareEstimate
+    perfect: PerfectPredictor | None
+    standard_error: float | None
     baseline_median_error: Mapping[str, float]
 
     @staticmethod
@@ -98,6 +128,10 @@ class AccuracySummary:
         """The accuracy over these networks; there must be at least one."""
         errors = [abs(row.error) for row in rows]
         noise = [row.noise for row in rows if row.noise is not None]
+        told = [(row.standard_error_ms, row.measured_ms) for row in rows]
+        doubts = [error_ms / ms for error_ms, ms in told if error_ms is not None]
+        predicted = [row.answer.latency_ms for row in rows]
+        measured = [row.measured_ms for row in rows]
         names = sorted({name for row in rows for name in row.baseline_ms})
         return AccuracySummary(
             networks=len(rows),
@@ -106,6 +140,10 @@ class AccuracySummary:
             inside=sum(row.inside for row in rows),
             median_width=median(row.width for row in rows),
             noise=median(noise) if noise else None,
+            within5=share_within(predicted, measured, 0.05),
+            within10=share_within(predicted, measured, 0.10),
+            perfect=perfect_predictor(row.passes_ms for row in rows),
+            standard_error=median(doubts) if doubts else None,
             baseline_median_error={
                 name: median(
                     abs(row.baseline_ms[name] / row.measured_ms - 1)
@@ -125,11 +163,16 @@ def _percent(share: float, sign: bool = False) -> str:
     return f"{share * 100:+.1f} %" if sign else f"{share * 100:.1f} %"
 
 
+def _unless_single(error_ms: float | None) -> str:
+    return "" if error_ms is None else f"{error_ms:.2f}"
+
+
 def _networks(rows: Sequence[NetworkRow]) -> str:
     baselines = sorted({name for row in rows for name in row.baseline_ms})
     header = [
         "network",
         "measured, ms",
+        "standard error, ms",
         "passes, ms",
         "predicted, ms",
         "error",
@@ -143,6 +186,7 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
             [
                 page.cell(row.network),
                 page.cell(f"{row.measured_ms:.2f}"),
+                page.cell(_unless_single(row.standard_error_ms)),
                 page.cell(", ".join(f"{latency:.2f}" for latency in row.passes_ms)),
                 page.cell(f"{row.answer.latency_ms:.2f}"),
                 page.cell(
@@ -231,8 +275,8 @@ def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
         page.section(
             "Measured against predicted",
             plot(rows),
-            "Bars are the predicted intervals; the band is +-10 %. Predictions were made before "
-            "the networks were measured.",
+            "Bars are the predicted intervals; the band is +-10 %. The predictor saw no "
+            "measurement of these networks.",
         ),
         page.section("Networks", _networks(rows)),
         energy.section(report.energies),
@@ -257,13 +301,17 @@ def _headline(rows: Sequence[NetworkRow]) -> list[tuple[str, str]]:
     coverage = rows[0].answer.coverage
     boxes = [
         (str(summary.networks), "networks never seen in training"),
+        (_percent(summary.within10.share), "within 10 %"),
         (_percent(summary.median_error), "median absolute error"),
         (_percent(summary.worst_error), "worst absolute error"),
         (f"{summary.inside} of {summary.networks}", f"inside their {coverage:.0%} interval"),
         (_percent(summary.median_width), "median width of the interval"),
     ]
-    if summary.noise is not None:
-        boxes.append((_percent(summary.noise), "median change between two passes"))
+    if summary.perfect is not None:
+        perfect = f"{_percent(summary.perfect.within10.share)}"
+        boxes.append((perfect, "within 10 % by a perfect predictor, given how the passes differ"))
+    if summary.standard_error is not None:
+        boxes.append((_percent(summary.standard_error), "median standard error of the measured"))
     return boxes
 
 

@@ -52,6 +52,11 @@ def test_summary_counts_and_medians() -> None:
     assert summary.median_error == pytest.approx((0.05 + 0.2) / 2)
     assert summary.worst_error == pytest.approx(0.2)
     assert summary.noise == pytest.approx(0.02)
+    assert (summary.within5.share, summary.within10.share) == (0.5, 0.5)
+    assert summary.perfect is not None
+    assert summary.perfect.within5.share == 1.0
+    # Two passes that differ by 2 % of the first: half of that is the standard error of their mean.
+    assert summary.standard_error == pytest.approx((0.01 + 0.01) / 2)
     assert summary.baseline_median_error["forest"] == pytest.approx(1.0)
 
 

@@ -1,7 +1,8 @@
 """Accuracy of predictions of networks, by family of networks, compared with every baseline.
 
 The columns are those of Table 8 of the nn-Meter paper: RMSPE, MAPE, and the shares within 5 % and
-10 %. No prediction can be better than the difference between two measurements of the same network.
+10 %. Beside them stands what a predictor without any error would score, which
+`latfarm_predictors.judging` tells from the differences between the passes of each network.
 """
 
 from __future__ import annotations
@@ -18,11 +19,22 @@ from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.intervals import widened_quantile
+from latfarm_predictors.judging import (
+    RepeatedLatency,
+    binomial_interval,
+    hits,
+    paired_difference,
+    perfect_predictor,
+)
 from latfarm_predictors.predict.baseline_sums import BaselineSums
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from latfarm_controller import zoo
-from latfarm_controller.reports.facts.platform_record import PlatformRecord, SeenNetwork
+from latfarm_controller.reports.facts.platform_record import (
+    PlatformRecord,
+    RefusedNetwork,
+    SeenNetwork,
+)
 
 if TYPE_CHECKING:
     from latfarm_controller.reports.facts.kernel_baselines import FittedKernelBaseline
@@ -53,7 +65,7 @@ def network_family(name: str) -> str:
 
 
 def scores(predicted_ms: Sequence[float], measured_ms: Sequence[float]) -> dict[str, Any]:
-    """The columns of Table 8 as shares, and the number of networks or kernels."""
+    """The columns of Table 8 as shares, with binomial 95 % intervals, and the number of rows."""
     found = evaluate(predicted_ms, measured_ms)
     return {
         "count": found.count,
@@ -61,6 +73,8 @@ def scores(predicted_ms: Sequence[float], measured_ms: Sequence[float]) -> dict[
         "mape": found.mean_ape,
         "within5": found.within5,
         "within10": found.within10,
+        "within5_interval": list(binomial_interval(found.within5, found.count)),
+        "within10_interval": list(binomial_interval(found.within10, found.count)),
     }
 
 
@@ -75,9 +89,39 @@ def interval_scores(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def repeat_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
-    """The scores of the last pass as a prediction of the first; None if nothing has two passes."""
+    """The scores of the last pass as a prediction of the first; None if nothing has two passes.
+
+    This is no limit of any predictor; see `perfect_scores`.
+    """
     pairs = [(p[-1], p[0]) for p in passes if len(p) > 1 and min(p[0], p[-1]) > 0]
     return scores([p[0] for p in pairs], [p[1] for p in pairs]) if pairs else None
+
+
+def perfect_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
+    """What a predictor without any error would score; None if nothing has two passes."""
+    found = perfect_predictor(p for p in passes if len(p) > 1 and min(p) > 0)
+    if found is None:
+        return None
+    return {
+        "count": found.within10.count,
+        "passes": found.passes,
+        "median_difference": found.median_difference,
+        "within5": found.within5.share,
+        "within10": found.within10.share,
+        "within5_interval": [found.within5.low, found.within5.high],
+        "within10_interval": [found.within10.low, found.within10.high],
+    }
+
+
+def leads(
+    ours_ms: Sequence[float], others_ms: Mapping[str, Sequence[float]], measured_ms: Sequence[float]
+) -> dict[str, dict[str, Any]]:
+    """By how much we are ahead of each method within 10 %, with the paired error."""
+    ours = hits(ours_ms, measured_ms, 0.10)
+    return {
+        name: paired_difference(ours, hits(theirs, measured_ms, 0.10)).to_json()
+        for name, theirs in others_ms.items()
+    }
 
 
 def network_accuracy(
@@ -96,12 +140,35 @@ def network_accuracy(
             no measurements.
     """
     predictor = record.predictor
+    refused = refused_families(record)
     if predictor is None:
-        return {"unseen": None, "calibration": None}
+        return {"unseen": None, "calibration": None, "refused": refused}
     return {
         "unseen": _table(_rows(predictor, record.unseen)),
         "calibration": _table(_left_out(record, predictor, baselines)),
+        "refused": refused,
     }
+
+
+def refused_families(record: PlatformRecord) -> list[dict[str, Any]]:
+    """The families with networks that the platform could not run; no accuracy speaks of these.
+
+    For each family it tells the names of these networks, how many networks of the family were
+    tried, and the first reason.
+    """
+    ran = [network_family(n.graph.name) for n in (*record.unseen, *record.calibration)]
+    found: dict[str, list[RefusedNetwork]] = {}
+    for network in record.refused:
+        found.setdefault(network_family(network.graph.name), []).append(network)
+    return [
+        {
+            "family": family,
+            "networks": sorted(network.graph.name for network in networks),
+            "tried": len(networks) + ran.count(family),
+            "reason": networks[0].reason,
+        }
+        for family, networks in sorted(found.items())
+    ]
 
 
 def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list[dict[str, Any]]:
@@ -109,11 +176,11 @@ def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list
     by_baseline = _baselines(predictor, [network.graph for network in networks])
     rows = []
     for place, (network, answer) in enumerate(zip(networks, answers, strict=True)):
-        sample = network.sample
-        if sample is not None:
+        if network.passes_ms:
             others = {name: told[place] for name, told in by_baseline.items()}
+            judged_by = RepeatedLatency.of(network.passes_ms)
             rows.append(
-                _row(network, sample.latency_ms, answer.latency_ms, others)
+                _row(network, judged_by.mean_ms, answer.latency_ms, others)
                 | {"interval_ms": list(answer.interval_ms), "unsupported": list(answer.unsupported)}
             )
     return rows
@@ -183,6 +250,7 @@ def _row(
         "family": network_family(network.graph.name),
         "measured_ms": measured_ms,
         "passes_ms": network.passes_ms,
+        "standard_error_ms": RepeatedLatency.of(network.passes_ms).standard_error_ms,
         "predicted_ms": predicted_ms,
         "error": predicted_ms / measured_ms - 1.0,
         "baseline_ms": dict(baseline_ms),
@@ -195,14 +263,15 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     measured = [row["measured_ms"] for row in rows]
     families = sorted({row["family"] for row in rows})
-    names = _told_of_all(rows)
+    ours = [row["predicted_ms"] for row in rows]
+    others = {n: [row["baseline_ms"][n] for row in rows] for n in _told_of_all(rows)}
     return {
         "methods": {
-            OURS: scores([row["predicted_ms"] for row in rows], measured),
-            **{
-                name: scores([row["baseline_ms"][name] for row in rows], measured) for name in names
-            },
+            OURS: scores(ours, measured),
+            **{name: scores(theirs, measured) for name, theirs in others.items()},
         },
+        "leads": leads(ours, others, measured),
+        "perfect": perfect_scores(row["passes_ms"] for row in rows),
         "repeat": repeat_scores(row["passes_ms"] for row in rows),
         "coverage": COVERAGE,
         **interval_scores(rows),
@@ -223,6 +292,7 @@ def _family(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         **scores([row["predicted_ms"] for row in rows], measured),
         **interval_scores(rows),
+        "perfect": perfect_scores(row["passes_ms"] for row in rows),
         "repeat": repeat_scores(row["passes_ms"] for row in rows),
         "baseline_within10": by_baseline,
     }

@@ -42,6 +42,7 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
         "profile": outcome.get("profile", ""),
         "black_box": dict(outcome["black_box"]) if known and "black_box" in outcome else None,
         "paper_black_box": outcome.get("paper_black_box") if known else None,
+        "dedicated_black_box": _dedicated(record),
         "disagreements": [pair for pair in known if pair["judged"] in ("miss", "false")],
         "unsettled": sum(pair["judged"] == UNDECIDED for pair in known),
         "multi_inbound": None if record.rules is None else record.rules.multi_inbound,
@@ -52,6 +53,16 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
             for pair, seen in sorted(record.provenance.get("overruled", {}).items())
         ],
     }
+
+
+def _dedicated(record: PlatformRecord) -> dict[str, Any] | None:
+    """How well times alone told fusion in a run that did nothing else, where it was scored.
+
+    Such a run has the board for itself, so that its figures may be better than those of the
+    characterisation, which are the ones that predictors were made with.
+    """
+    found = {} if record.fusion_run is None else record.fusion_run.outcome.get("black_box")
+    return dict(found) if found and found.get("pairs") else None
 
 
 def _pair(entry: Mapping[str, Any]) -> dict[str, Any]:

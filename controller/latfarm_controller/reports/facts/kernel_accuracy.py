@@ -16,6 +16,8 @@ from latfarm_controller.reports.facts.accuracy import (
     COVERAGE,
     OURS,
     interval_scores,
+    leads,
+    perfect_scores,
     repeat_scores,
     scores,
 )
@@ -59,6 +61,12 @@ def kernel_accuracy(
             OURS: scores(evidence.unseen_ms.tolist(), latency.tolist()),
             **{n: scores(found.tolist(), latency.tolist()) for n, found in others.items()},
         },
+        "leads": leads(
+            evidence.unseen_ms.tolist(),
+            {name: found.tolist() for name, found in others.items()},
+            latency.tolist(),
+        ),
+        "perfect": perfect_scores(_without_call(record)),
         "repeat": repeat_scores(_passes(record.measured.get("kernel", ()))),
         **interval_scores(rows),
         "families": [
@@ -89,3 +97,12 @@ def _passes(measurements: Sequence[Measurement]) -> list[list[float]]:
         if m.ok and m.latency_ms is not None:
             found.setdefault(m.graph_hash, []).append(m.latency_ms)
     return list(found.values())
+
+
+def _without_call(record: PlatformRecord) -> list[list[float]]:
+    """The passes of the kernels measured alone, in milliseconds, less the overhead of the call."""
+    return [
+        [latency_ms - record.call_overhead_ms for latency_ms in passes]
+        for passes in _passes(record.measured.get("kernel", ()))
+        if min(passes) > record.call_overhead_ms
+    ]

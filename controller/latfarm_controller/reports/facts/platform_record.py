@@ -9,7 +9,7 @@ from typing import Any
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement, Outcome
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
 
@@ -40,6 +40,19 @@ class SeenNetwork:
 
 
 @dataclass(frozen=True)
+class RefusedNetwork:
+    """A network that the platform cannot run: another try gives the same error.
+
+    Attributes:
+        graph: the network.
+        reason: the message of the first error.
+    """
+
+    graph: Graph
+    reason: str
+
+
+@dataclass(frozen=True)
 class PlatformRecord:
     """Everything that is known about a platform.
 
@@ -49,9 +62,11 @@ class PlatformRecord:
         predictor: the predictor of the newest bundle; None if there is none.
         provenance: what the bundle says it was made from.
         rules: the fusion rules; None if they are not known.
+        fusion_run: the newest campaign of `latfarm fusion`; None if there is none.
         kernels: the samples that the predictor was trained on, one for each pass.
         calibration: the networks of the campaign.
         unseen: networks of other campaigns and of queries, which the bundle was not made from.
+        refused: networks of any campaign or query that the platform cannot run.
         measured: the campaign's measurements by purpose, failures included, oldest first.
         call_overhead_ms: latency of an empty model, in milliseconds.
         transfer_ms_per_mb: milliseconds for each megabyte of a network's inputs and outputs.
@@ -64,9 +79,11 @@ class PlatformRecord:
     predictor: PlatformPredictor | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     rules: FusionRules | None = None
+    fusion_run: CampaignRecord | None = None
     kernels: Sequence[KernelSample] = ()
     calibration: Sequence[SeenNetwork] = ()
     unseen: Sequence[SeenNetwork] = ()
+    refused: Sequence[RefusedNetwork] = ()
     measured: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
     call_overhead_ms: float = 0.0
     transfer_ms_per_mb: float = 0.0
@@ -98,6 +115,12 @@ def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignReco
         return found if found is not None and found.platform == platform else None
     known = [c for c in store.campaigns() if c.kind == "characterize" and c.platform == platform]
     return next((c for c in known if c.state == "done"), known[0] if known else None)
+
+
+def newest_fusion_run(store: Store, platform: str) -> CampaignRecord | None:
+    """The newest finished campaign of `latfarm fusion` on a platform; None if there is none."""
+    runs = (c for c in store.campaigns() if c.kind == "fusion" and c.platform == platform)
+    return next((run for run in runs if run.state == "done"), None)
 
 
 def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
@@ -150,3 +173,24 @@ def unseen_networks(
             if not fingerprint or m.fingerprint == fingerprint
         ]
     return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in known]
+
+
+def refused_networks(store: Store, platform: str) -> list[RefusedNetwork]:
+    """The networks that failed by their own fault on a platform, and never ran there.
+
+    A network whose graph is lost is left out.
+    """
+    reasons: dict[str, str] = {}
+    ran: set[str] = set()
+    for purpose in ("network", "query"):
+        for m in store.measurements(platform=platform, purpose=purpose):
+            if m.ok:
+                ran.add(m.graph_hash)
+            elif m.outcome is Outcome.MODEL_ERROR:
+                reasons.setdefault(m.graph_hash, m.error_message or m.error_code)
+    found = []
+    for key, reason in reasons.items():
+        graph = None if key in ran else store.get_graph(key)
+        if graph is not None:
+            found.append(RefusedNetwork(graph, reason))
+    return found

@@ -28,7 +28,8 @@ METHODS = {
     "mnn_cost_scaled": "MNN's cost, scaled",
 }
 """Names of methods in the report; a method that is not listed has its own name."""
-REPEAT = "measured again (ceiling)"
+PERFECT = "a perfect predictor"
+"""Name of the row with what a predictor without any error would score."""
 _MOST_NETWORKS = 40
 _MOST_NAMED = 8
 
@@ -58,13 +59,17 @@ def networks(facts: Mapping[str, Any]) -> str:
             + _families(calibration, "network family", "networks")
             + _each(calibration)
         )
+    # A controller of an older version gives no such facts, and none of the others read by `get`.
+    parts.append(_refused(facts.get("refused", ())))
     return page.section(
         "Networks: predicted and measured",
         "".join(parts),
         "RMSPE: root mean square percentage error. MAPE: mean absolute percentage error. Intervals "
         "should hold the measured latency in 90 % of cases; width: median width of the interval "
-        "divided by the prediction. Measured again: a later pass as prediction of the first; no "
-        "prediction can be expected to do better.",
+        "divided by the prediction. A prediction is compared with the mean of a network's passes. "
+        "A perfect predictor: what a predictor without any error would score, told from how far "
+        "the passes differ. Behind a share stands its binomial 95 % interval; ahead: the lead over "
+        "a method within 10 %, in points, with the interval of the paired difference.",
         "networks",
     )
 
@@ -81,7 +86,8 @@ def kernels(facts: Mapping[str, Any] | None) -> str:
         body,
         "Each kernel is predicted by models that were fitted without it: ours out of fold, the "
         "baselines fitted again to three quarters of the kernels at a time. (Forests by kind of "
-        "kernel are only judged by unseen networks, because fitting them again takes minutes.) "
+        "kernel are only judged by unseen networks, because fitting them again takes minutes.) A "
+        "perfect predictor is told from the passes of kernels measured alone. "
         "Latencies do not include the overhead of the call, so the shortest kernels, which are "
         "small beside it, have the largest errors.",
         "kernels",
@@ -143,12 +149,13 @@ def _agreement(facts: Mapping[str, Any]) -> str:
 
 
 def _methods(facts: Mapping[str, Any], noun: str) -> str:
+    leads = facts.get("leads", {})
     rows = [
-        _scores(METHODS.get(name, name), scores, ours=name == OURS)
+        _scores(METHODS.get(name, name), scores, leads.get(name), ours=name == OURS)
         for name, scores in facts["methods"].items()
     ]
-    if facts["repeat"]:
-        rows.append(_scores(REPEAT, facts["repeat"], ceiling=True))
+    if facts.get("perfect"):
+        rows.append(_perfect(facts["perfect"], noun))
     count = facts["methods"][OURS]["count"]
     told = f"{words.count(count, noun.removesuffix('s'), noun)}"
     if facts["inside"] is not None:
@@ -156,19 +163,63 @@ def _methods(facts: Mapping[str, Any], noun: str) -> str:
             f"; {words.percent(facts['inside'])} inside their {facts['coverage']:.0%} interval, "
             f"median width {words.percent(facts['width'])}"
         )
-    return words.table(["method", "RMSPE", "MAPE", "within 5 %", "within 10 %"], rows, told)
+    header = ["method", "RMSPE", "MAPE", "within 5 %", "within 10 %", "latfarm is ahead by"]
+    return words.table(header, rows, told)
 
 
 def _scores(
-    name: str, scores: Mapping[str, Any], *, ours: bool = False, ceiling: bool = False
+    name: str,
+    scores: Mapping[str, Any],
+    lead: Mapping[str, Any] | None,
+    *,
+    ours: bool = False,
 ) -> list[str]:
-    told = f"{name}, {scores['count']} pairs" if ceiling else name
-    bold = ("<b>", "</b>") if ours else ("<i>", "</i>") if ceiling else ("", "")
-    columns = ("rmspe", "mape", "within5", "within10")
+    bold = ("<b>", "</b>") if ours else ("", "")
+    shown = [words.percent(scores["rmspe"]), words.percent(scores["mape"])]
+    shown += [_share(scores, within) for within in ("within5", "within10")]
     return [
-        f"<td>{bold[0]}{escape(told)}{bold[1]}</td>",
-        *(f"<td>{bold[0]}{words.percent(scores[name])}{bold[1]}</td>" for name in columns),
+        *(f"<td>{bold[0]}{escape(text)}{bold[1]}</td>" for text in (name, *shown)),
+        page.cell(_lead(lead), "" if lead is None or lead["ahead"] else "bad"),
     ]
+
+
+def _perfect(scores: Mapping[str, Any], noun: str) -> list[str]:
+    name = f"{PERFECT}, {scores['count']} {noun} with {scores['passes']} or more passes"
+    shown = (words.NONE, words.NONE, _share(scores, "within5"), _share(scores, "within10"), "")
+    return [f"<td><i>{escape(text)}</i></td>" for text in (name, *shown)]
+
+
+def _share(scores: Mapping[str, Any], within: str) -> str:
+    """A share with its binomial interval, both in per cent."""
+    told = words.percent(scores[within])
+    if f"{within}_interval" not in scores:
+        return told
+    low, high = scores[f"{within}_interval"]
+    return f"{told} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _lead(lead: Mapping[str, Any] | None) -> str:
+    if lead is None:
+        return ""
+    points = [100 * lead[name] for name in ("difference", "low", "high")]
+    return "{:+.1f} ({:+.0f} to {:+.0f})".format(*points)
+
+
+def _refused(families: Sequence[Mapping[str, Any]]) -> str:
+    """The networks that the platform cannot run, by family; no figure above speaks of them."""
+    rows = [
+        [
+            page.cell(row["family"]),
+            page.cell(f"{len(row['networks'])} of {row['tried']}"),
+            words.text_cell(", ".join(row["networks"][:_MOST_NAMED])),
+            words.text_cell(row["reason"]),
+        ]
+        for row in families
+    ]
+    note = "Networks that the platform cannot run are in none of the shares above."
+    header = ["network family", "cannot run", "networks", "first reason"]
+    made = words.table(header, rows, note)
+    return f"<h3>Networks that the platform cannot run</h3>{made}" if made else ""
 
 
 def _families(facts: Mapping[str, Any], title: str, noun: str) -> str:
@@ -214,6 +265,7 @@ def _each(facts: Mapping[str, Any]) -> str:
         [
             page.cell(row["network"]),
             page.cell(words.ms(row["measured_ms"])),
+            page.cell(words.ms(row.get("standard_error_ms"))),
             page.cell(", ".join(words.ms(each) for each in row["passes_ms"])),
             page.cell(words.ms(row["predicted_ms"])),
             page.cell(
@@ -229,8 +281,8 @@ def _each(facts: Mapping[str, Any]) -> str:
         ]
         for row in shown
     ]
-    header = ["network", "measured, ms", "passes, ms", "predicted, ms", "error", "interval, ms"]
-    header += ["inside"] + (
+    header = ["network", "measured, ms", "standard error, ms", "passes, ms", "predicted, ms"]
+    header += ["error", "interval, ms", "inside"] + (
         ["unknown to the predictor"] if any(r["unsupported"] for r in shown) else []
     )
     made = words.table(header, rows)

@@ -57,7 +57,11 @@ def _scores(facts: Mapping[str, Any]) -> str:
             "The runtime reports no graph by which these verdicts could be judged"
             + (f": its profiler {profile}." if profile else ".")
         )
-    rows = [_score("times alone, our rule", told)]
+    rows = [_score("times alone, our rule, as the characterisation found it", told)]
+    if facts.get("dedicated_black_box"):
+        rows.append(
+            _score("the same rule, in a run of latfarm fusion", facts["dedicated_black_box"])
+        )
     if facts["paper_black_box"]:
         rows.append(_score("times alone, nn-Meter's inequation 1", facts["paper_black_box"]))
     header = ["", "pairs judged", "fused", "found", "wrongly fused", "undecided"]
