@@ -27,7 +27,11 @@ from latfarm_controller.campaigns.options import (
 from latfarm_controller.campaigns.plans import Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
 from latfarm_controller.campaigns.profiles.insight import Asked, InsightChoice, choose
-from latfarm_controller.campaigns.sampling.by_name import SamplerName, StoredSamplerName
+from latfarm_controller.campaigns.sampling.by_name import (
+    SamplerName,
+    StoredSamplerName,
+    kernel_families,
+)
 from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 
@@ -66,7 +70,11 @@ class CharacterizeOptions(CampaignOptions):
             kernels is measured.
         exclude_kernels: ids of kernels that must not be measured.
         exclude_lineages: lineages whose families are left out of drawn networks.
+        exclude_kernel_lineages: lineages whose families are left out of drawn kernels as well. The
+            samplers `random` and `annette` draw from no families.
         fusion: the configuration of fusion detection.
+        prior_share: share of the kernels that the sampler `nn-meter` draws before its first
+            iteration; None: as many as the other samplers.
         kernel_passes: how often each kernel is measured.
         kernel_settings: changes of the settings for kernels.
         insight: how the times of kernels are obtained; "auto": the best that the platform offers,
@@ -98,6 +106,8 @@ class CharacterizeOptions(CampaignOptions):
     held_out: list[dict[str, Any]] = Field(default_factory=list)
     exclude_kernels: list[str] = Field(default_factory=list)
     exclude_lineages: list[str] = Field(default_factory=list)
+    exclude_kernel_lineages: list[str] = Field(default_factory=list)
+    prior_share: float | None = Field(default=None, gt=0, lt=1)
     fusion: FusionOptions = FusionOptions()
     kernel_passes: int = Field(default=2, ge=1)
     kernel_settings: SettingsChange = SettingsChange()
@@ -185,6 +195,10 @@ class CharacterizeCampaign(PlannedCampaign):
                 "board_minutes": options.board_minutes,
                 "target": options.target,
                 "initial": min(options.first_kernels, options.budget),
+                "prior_share": options.prior_share,
+                "families": kernel_families(
+                    options.chosen_sampler, options.exclude_kernel_lineages
+                ),
                 "exclude": options.exclude_kernels,
                 "exclude_graphs": options.held_out,
                 "settings": options.with_energy(options.kernel_settings),

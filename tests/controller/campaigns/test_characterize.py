@@ -14,13 +14,16 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest
 from latfarm_controller.campaigns.kinds import KINDS, make_campaign
 from latfarm_controller.campaigns.sampling.base import Excluded
+from latfarm_controller.campaigns.sampling.by_name import kernel_families
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
+from latfarm_controller.zoo.family import Family
 from latfarm_predictors.bundle import read_provenance
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -129,6 +132,40 @@ def test_all_stages_run_without_held_out_kernels() -> None:
     measured = {hash_of(r.graph) for r in requests if r.purpose == "kernel"}
     assert not measured & excluded.ids
     assert not any("squeezenet" in r.graph.name for r in requests if r.purpose == "network")
+
+
+@pytest.mark.parametrize("sampler", ["latfarm", "nn-meter"])
+def test_lineages_are_left_out_of_all_draws(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lineages = {"resnet", "mobilenet", "inception"}
+    built: set[str] = set()
+    plain = Family.build
+
+    def build(self: Family, **arguments: Any) -> Graph:
+        built.add(self.name)
+        return plain(self, **arguments)
+
+    monkeypatch.setattr(Family, "build", build)
+    config = CONFIG | {
+        "rules": RULES.to_json(),
+        "sampler": sampler,
+        "exclude_lineages": sorted(lineages),
+        "exclude_kernel_lineages": sorted(lineages),
+    }
+    campaign = make_campaign("characterize", PLATFORM, config)
+    run(campaign, board())
+    assert campaign.outcome()["kernels_measured"] == 30
+    related = {name for name in built if zoo.families()[name].lineage & lineages}
+    assert built
+    assert not related
+
+
+def test_without_such_lineages_stored_campaigns_draw_what_they_drew() -> None:
+    assert kernel_families("latfarm", []) == []
+    assert kernel_families("random", ["resnet"]) == []
+    assert "resnet18" not in kernel_families("prior", ["resnet"])
+    assert "mobilenet-v2" in kernel_families("prior", ["resnet"])
+    with pytest.raises(UsageError, match="no family is left"):
+        kernel_families("prior", {line for f in zoo.families().values() for line in f.lineage})
 
 
 @pytest.mark.slow
@@ -260,6 +297,7 @@ def test_an_unknown_key_is_named_with_the_known_keys(kind: str) -> None:
         ("kernels", {"rules": {"pairs": 3}}, "key 'rules'"),
         ("kernels", {"exclude_graphs": [{}]}, "key 'exclude_graphs.0'"),
         ("kernels", {"sampler": "latfarm", "count": 5}, "initial 100 exceeds count 5"),
+        ("kernels", {"prior_share": 0.5}, "sampler 'prior' has no prior_share; 'nn-meter' has one"),
         ("networks", {}, "either graphs or calibration"),
         ("networks", {"graphs": [{"name": 1}]}, "key 'graphs.0'"),
         ("fusion", {"pairs": "some"}, "key 'pairs': "),

@@ -27,6 +27,7 @@ from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
 from latfarm_controller.campaigns.sampling.by_name import StoredSamplerName, make_sampler
 from latfarm_controller.campaigns.sampling.judge import REGRESSORS, Judge
 from latfarm_controller.campaigns.sampling.latfarm import Guide
+from latfarm_controller.campaigns.sampling.nn_meter import initial_count
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
@@ -59,6 +60,8 @@ class KernelOptions(CampaignOptions):
             is predicted within 10 %; None: never for this reason.
         held_out: share of kernels that is kept back from the sampler, if there is a target.
         initial: number of kernels before the first batch of a sampler that has batches.
+        prior_share: share of the kernels that the sampler `nn-meter` draws before its first
+            iteration, instead of `initial`; None: `initial` counts.
         batch: number of kernels in a batch.
         families: names of the zoo families to draw from; empty: all that calibration may use. The
             samplers `random` and `annette` draw from none.
@@ -81,6 +84,7 @@ class KernelOptions(CampaignOptions):
     target: float | None = Field(default=None, gt=0, le=1)
     held_out: float = Field(default=0.2, gt=0, lt=1)
     initial: int = Field(default=100, ge=1)
+    prior_share: float | None = Field(default=None, gt=0, lt=1)
     batch: int = Field(default=50, ge=2)
     families: list[str] = Field(default_factory=list)
     rules: dict[str, Any] | None = None
@@ -97,6 +101,8 @@ class KernelOptions(CampaignOptions):
             raise ValueError(f"initial {self.initial} exceeds count {self.count}")
         if self.families and self.sampler in ("random", "annette"):
             raise ValueError(f"sampler {self.sampler!r} cannot draw from families")
+        if self.prior_share is not None and self.sampler != "nn-meter":
+            raise ValueError(f"sampler {self.sampler!r} has no prior_share; 'nn-meter' has one")
         if self.started_from is not None and self.sampler != "latfarm":
             raise ValueError(f"sampler {self.sampler!r} cannot start from a bundle; 'latfarm' can")
         return self
@@ -173,7 +179,7 @@ class KernelCampaign(PlannedCampaign):
             self._excluded,
             seed=options.seed,
             families=options.families or None,
-            initial=options.initial,
+            initial=initial_count(options.count, options.initial, options.prior_share),
             batch=options.batch,
         )
         sampler = make_sampler(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from latfarm_controller import zoo
 from latfarm_controller.campaigns.sampling.annette import AnnetteSampler
 from latfarm_controller.campaigns.sampling.base import Sampler, SamplingTask
 from latfarm_controller.campaigns.sampling.latfarm import Guide, LatfarmSampler
 from latfarm_controller.campaigns.sampling.nn_meter import NnMeterSampler
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.random import RandomSampler
+from latfarm_controller.zoo.draws.marginals import published_classifiers
 
 if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling
@@ -60,3 +63,27 @@ def make_sampler(
     if name == "nn-meter":
         return NnMeterSampler(task, target=target)
     return LatfarmSampler(task, guide=guide, sibling=sibling)
+
+
+def kernel_families(name: SamplerName, exclude_lineages: Collection[str]) -> list[str]:
+    """Names of the families that a sampler draws from, without those of some lineages.
+
+    Args:
+        name: which sampler.
+        exclude_lineages: names of lineages.
+
+    Returns:
+        An empty list where nothing is left out: no lineage is named, or the sampler draws from no
+        families.
+
+    Raises:
+        UsageError: no family is left.
+    """
+    if not exclude_lineages or name in ("random", "annette"):
+        return []
+    kept = zoo.calibration_families(exclude_lineages)
+    if name != "nn-meter":
+        return list(kept)
+    barred = frozenset(exclude_lineages)
+    collected = published_classifiers().items()
+    return [family for family, found in collected if not found.lineage & barred]

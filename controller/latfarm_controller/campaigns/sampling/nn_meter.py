@@ -26,6 +26,9 @@ from latfarm_controller.zoo.draws.marginals import CHANNELS, DIMENSIONS, configu
 
 AROUND = 10
 """M in the paper: number of layers drawn around each layer with a large error."""
+PAPER_PRIOR_SHARE = 10 / 16
+"""Share of the kernels that the paper draws before the first iteration: of the 16,000 convolutions
+that Algorithm 2 collects, 10,000 are draws of the prior and 6,000 are fine-grained."""
 _TEST_KINDS = {"conv": 2800, "dwconv": 500}
 """Number of layers of each kind in the published test set TD."""
 _PRIOR_LAYERS = 21_000
@@ -38,6 +41,21 @@ _TREES = 50
 """Number of trees of the forest."""
 _LEAST_ROWS = 3
 """Number of samples of a family below which no forest is trained and all of TD counts as wrong."""
+
+
+def initial_count(count: int, initial: int, prior_share: float | None) -> int:
+    """Number of kernels before the first iteration.
+
+    A fixed number would give Algorithm 2 another proportion at every budget, so that it would be
+    compared in a form that nobody published.
+
+    Args:
+        count: number of kernels in all.
+        initial: this number, where no share is asked for.
+        prior_share: share of all kernels, `PAPER_PRIOR_SHARE` as published; None: none is asked
+            for.
+    """
+    return initial if prior_share is None else max(1, round(count * prior_share))
 
 
 class NnMeterSampler:

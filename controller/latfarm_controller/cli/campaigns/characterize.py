@@ -159,6 +159,7 @@ def characterize(
     # name the same campaign as it did before the option existed.
     asked = {
         "sampler": None if sampler is SamplerName.prior else str(sampler),
+        "prior_share": _paper_share() if sampler is SamplerName.nn_meter else None,
         "context": context,
         "guide": None if guide is None else str(guide),
         "started_from": None if sibling is None else _sibling(sibling, platform),
@@ -170,6 +171,13 @@ def characterize(
     }
     config |= {key: value for key, value in asked.items() if value is not None}
     _run(platform, config, name, wait_s, as_json=as_json)
+
+
+def _paper_share() -> float:
+    """The share of prior draws in nn-Meter's Algorithm 2; stored campaigns without it had fewer."""
+    from latfarm_controller.campaigns.sampling.nn_meter import PAPER_PRIOR_SHARE
+
+    return PAPER_PRIOR_SHARE
 
 
 def _run(

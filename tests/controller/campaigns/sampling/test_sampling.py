@@ -19,7 +19,12 @@ from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_samp
 from latfarm_controller.campaigns.sampling.judge import Judge
 from latfarm_controller.campaigns.sampling.latfarm import LatfarmSampler
 from latfarm_controller.campaigns.sampling.layers import near, operations
-from latfarm_controller.campaigns.sampling.nn_meter import AROUND, NnMeterSampler
+from latfarm_controller.campaigns.sampling.nn_meter import (
+    AROUND,
+    PAPER_PRIOR_SHARE,
+    NnMeterSampler,
+    initial_count,
+)
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
 from latfarm_controller.errors import UsageError
@@ -164,6 +169,25 @@ def test_nn_meter_samples_around_what_its_forest_gets_wrong() -> None:
         other = NnMeterSampler(task, target=target)
         shown = measured(other.next_batch([]), board)
         assert bool(other.next_batch(shown)) is goes_on
+
+
+@pytest.mark.parametrize("count", [48, 96])
+def test_nn_meter_keeps_the_papers_proportion_at_every_count(count: int) -> None:
+    """Ten draws of the prior to six fine-grained ones, however large the budget is."""
+    campaign = survey("nn-meter", count=count, prior_share=PAPER_PRIOR_SHARE, passes=1)
+    first = [r for r in campaign.ask(1000) if r.purpose == "kernel"]
+    assert len(first) == count * 10 // 16
+    assert initial_count(500, 60, PAPER_PRIOR_SHARE) == 312
+    assert initial_count(500, 60, None) == 60, "as stored campaigns drew"
+    task = SamplingTask(count, RULES, families=FAMILIES, initial=len(first), batch=10)
+    sampler, random = NnMeterSampler(task), Random(0)
+    samples, batches = list[KernelSample](), []
+    while batch := sampler.next_batch(samples):
+        # Latencies without any pattern, so that no forest predicts them and the iterations go on.
+        samples += [KernelSample(kernel, random.uniform(0.1, 10.0)) for kernel in batch]
+        batches.append(len(batch))
+    assert batches[0] == len(first)
+    assert sum(batches) == count
 
 
 def _fixed(kernel: Kernel) -> tuple[object, ...]:
