@@ -28,21 +28,20 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from latfarm_controller.cli.shell.connect import controller
-from latfarm_controller.config import load_config
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.judging import RepeatedLatency
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.trust.network_trust import evidence_of
 
 from benchmarks import coverage_offline
-from benchmarks.networks import family_of, judged_networks, measure, simulated, times_of
+from benchmarks.networks import family_of, judged_networks, simulated
 from benchmarks.platforms import simulated_boards
 from benchmarks.platforms.own_process import (
     chosen_platforms,
@@ -50,6 +49,7 @@ from benchmarks.platforms.own_process import (
     fit_for_a_farm,
 )
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
+from benchmarks.unseen.measuring import JudgingTask, measure, times_of
 
 # options that are handed on to the processes of single platforms
 HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
@@ -58,9 +58,9 @@ HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "h
 def judge(
     predictor: PlatformPredictor, graphs: Sequence[Graph], times: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """All figures of one platform, from medians of its networks' latencies by graph."""
+    """All figures of one platform, from the latencies of its networks' passes by graph."""
     known = [graph for graph in graphs if times.get(hash_of(graph))]
-    measured = [median(times[hash_of(graph)]) for graph in known]
+    measured = [RepeatedLatency.of(times[hash_of(graph)]).mean_ms for graph in known]
     families = [family_of(graph) for graph in known]
     found = coverage([predictor.figures(graph) for graph in known], measured, families)
     networks = [[workload(k) for k in split(graph, predictor.rules)] for graph in known]
@@ -115,15 +115,16 @@ def measured_platforms(options: argparse.Namespace) -> bool:
     fine = True
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
+            task = JudgingTask(options.kernels, options.networks, options.sampler, options.seed)
             with controller() as client:
-                campaign, answers, _ = measure(client, platform, graphs, options)
-            bundle = bundles.choose(load_config().bundles_dir, platform)
-            found = judge(bundles.load(bundle), graphs, times_of(answers, bundle))
+                measured = measure(client, platform, graphs, task)
+            predictor = bundles.load(measured.bundle)
+            found = judge(predictor, graphs, times_of(measured.answers, measured.bundle))
             found |= {
                 "sampler": options.sampler,
                 "seed": options.seed,
                 "noise": options.noise if platform in boards else None,
-                "board_s": round(campaign.board_ms / 1e3),
+                "board_s": round(measured.campaign.board_ms / 1e3),
             }
             fine = show(platform, found) and fine
             if options.write:

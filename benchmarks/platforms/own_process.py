@@ -44,7 +44,11 @@ def each_in_its_own_process(
     common = [sys.executable, "-m", module]
     for name in names:
         flag, value = f"--{name.replace('_', '-')}", getattr(options, name)
-        common += ([flag] if value else []) if isinstance(value, bool) else [flag, str(value)]
+        if isinstance(value, bool | list):
+            each = [] if isinstance(value, bool) else [str(one) for one in value]
+            common += [flag, *each] if value else []
+        else:
+            common += [flag, str(value)]
     common += ["--write"] if options.write else []
     environment = os.environ | _ENVIRONMENT
     codes = [

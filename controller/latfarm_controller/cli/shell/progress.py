@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -78,8 +78,15 @@ class StageBars:
             self._progress.update(task.id, completed=task.total or task.completed)
 
 
-def follow(client: ControllerClient, campaign_id: str) -> CampaignSummary:
+def follow(
+    client: ControllerClient, campaign_id: str, on_stage: Callable[[str], None] | None = None
+) -> CampaignSummary:
     """Show a campaign's progress until it ends.
+
+    Args:
+        client: the client of the controller.
+        campaign_id: the campaign.
+        on_stage: called with the name of each stage of a running campaign when it begins.
 
     Returns:
         The campaign, with its configuration and outcome.
@@ -90,11 +97,15 @@ def follow(client: ControllerClient, campaign_id: str) -> CampaignSummary:
         Interrupted: a signal ended this command.
     """
     last = None
+    stage = ""
     try:
         with bars() as progress:
             stages = StageBars(progress)
             for last in client.watch(campaign_id):
                 stages.show(last.stage, last.stage_done, last.stage_total)
+                if on_stage is not None and last.state == "running" and last.stage != stage:
+                    stage = last.stage
+                    on_stage(stage)
                 if last.state == "done":
                     stages.finish()
     except KeyboardInterrupt:

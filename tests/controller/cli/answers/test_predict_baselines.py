@@ -26,7 +26,7 @@ from latfarm_predictors.testing.synthetic import (
     random_network,
 )
 
-from benchmarks import networks as script
+from benchmarks.unseen.verdicts import judged_rows, table
 
 Latfarm = Callable[..., Any]
 BOARD = SyntheticBoard()
@@ -79,13 +79,15 @@ def test_a_vendors_estimate_is_a_row_of_the_benchmark(
     graphs = [random_network(rng, f"net{i}", depth=2) for i in range(3)]
     truth = [BOARD.network_true_ms(graph) for graph in graphs]
     vendor = {hash_of(g): {"vela_estimate": 2.0 * ms} for g, ms in zip(graphs, truth, strict=True)}
-    rows = script.baseline_scores(predictor, graphs, truth, vendor)
-    assert list(rows) == [*BASELINES, "vela_estimate"]
+    times = {hash_of(graph): [ms, ms] for graph, ms in zip(graphs, truth, strict=True)}
+    families = ["chain"] * 3
+    rows = table(judged_rows(predictor, graphs, families, times, vendor))
+    assert list(rows) == ["latfarm", *BASELINES, "vela_estimate"]
     assert rows["vela_estimate"]["mean_ape"] == 100.0
     assert rows["sum"]["mean_ape"] < rows["mnn_cost"]["mean_ape"]
     vendor[hash_of(graphs[0])] = {}
     bare = replace(predictor, confidence=None)
-    rows = script.baseline_scores(bare, graphs, truth, vendor)
+    rows = table(judged_rows(bare, graphs, families, times, vendor))
     assert "vela_estimate (2)" in rows
     assert "nn-meter" not in rows
     assert "nn-meter is left out" in capsys.readouterr().err

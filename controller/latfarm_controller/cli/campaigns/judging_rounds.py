@@ -1,0 +1,106 @@
+"""Measures the networks that judge a predictor in rounds that are spread over its characterisation.
+
+Passes of one campaign follow each other at once, and share what disturbs the board at that time.
+Their mean is then further from a network's latency than their differences show. So each round is a
+campaign of its own: one is measured before the characterisation, two while it runs, one after it.
+The predictor learns from none of them, because it is trained on its own campaign alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from latfarm_predictors.measurement import Measurement
+
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.app.summaries import CampaignSummary
+
+ROUNDS = 4
+"""Number of rounds, and so of passes of each network."""
+SESSIONS = 2
+"""Number of sessions in each pass of a network."""
+_DETECTION = frozenset({"", "overhead", "fusion"})
+"""Stages of a characterisation before it measures kernels or networks."""
+_LAST = "networks"
+"""The last stage of a characterisation: its calibration networks."""
+
+
+class JudgingRounds:
+    """The rounds of one set of networks on one platform.
+
+    The same names and networks continue the rounds of an earlier run.
+
+    Args:
+        client: starts and follows campaigns.
+        platform: where the networks are measured.
+        graphs: the networks, in JSON form.
+        name: beginning of the names of the rounds' campaigns.
+        seed: random seed of the order of measurements, which differs between rounds.
+        settings: changes of the measurement settings; by default each pass has `SESSIONS` sessions.
+    """
+
+    def __init__(
+        self,
+        client: ControllerClient,
+        platform: str,
+        graphs: Sequence[Mapping[str, Any]],
+        name: str,
+        *,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._client = client
+        self._platform = platform
+        self._graphs = list(graphs)
+        self._name = name
+        self._seed = seed
+        self._settings = {"sessions": SESSIONS, **(settings or {})}
+        self._started: dict[int, str] = {}
+
+    def before(self) -> None:
+        """Measure the first round, before the characterisation."""
+        self._follow(0)
+
+    def on_stage(self, stage: str) -> None:
+        """Start a round when the characterisation enters a stage; give this to `follow`.
+
+        The second round is measured when the detection of fusion is done, the third one when the
+        last stage begins. The board takes the requests of both campaigns in turn.
+        """
+        if stage not in _DETECTION:
+            self._start(1)
+        if stage == _LAST:
+            self._start(2)
+
+    def after(self) -> list[Measurement]:
+        """Measure all rounds that are left, and give the measurements of all rounds.
+
+        A round that the characterisation had no stage for is measured now.
+        """
+        found: list[Measurement] = []
+        for number in range(ROUNDS):
+            campaign = self._follow(number)
+            found += self._client.results(campaign_id=campaign.campaign_id, purpose="network")
+        return found
+
+    def _start(self, number: int) -> str:
+        """The id of a round's campaign, which is started if it was not."""
+        if number not in self._started:
+            config = {
+                "graphs": self._graphs,
+                "passes": 1,
+                # Each round has another order, so that no network always follows the same one.
+                "seed": ROUNDS * self._seed + number,
+                "settings": self._settings,
+            }
+            name = f"{self._name}-{number + 1}"
+            began = self._client.start("networks", self._platform, config, name)
+            self._started[number] = began.campaign_id
+        return self._started[number]
+
+    def _follow(self, number: int) -> CampaignSummary:
+        from latfarm_controller.cli.shell.progress import follow
+
+        return follow(self._client, self._start(number))
