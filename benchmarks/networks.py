@@ -156,7 +156,9 @@ def judge_seed(
     print(f"{platform}, seed {seed}: {len(graphs)} networks to judge by", file=sys.stderr)
     left_out = tuple(sorted(judged_lineages())) if options.unrelated else ()
     task = JudgingTask(options.kernels, options.networks, options.sampler, seed, left_out)
+    load_before = os.getloadavg()[0]
     found = measure(client, platform, graphs, task)
+    host_load = [round(load, 2) for load in (load_before, os.getloadavg()[0])]
     campaign, outcome = found.campaign, found.campaign.outcome
     bundle = found.bundle
     if options.retrain:
@@ -179,7 +181,7 @@ def judge_seed(
         "seed": seed,
         "related_families": related_families(options.unrelated),
         "slow_core": read_provenance(bundle).get("slow_core"),
-        "load": load_of(found.answers),
+        "load": {**load_of(found.answers), "host_before_and_after_1m": host_load},
         "bundle_digest": bundles.digest(bundle)[:16],
         "fusion": {
             "as this characterisation found it": outcome["fusion"].get("black_box"),

@@ -96,8 +96,9 @@ def show_seed(found: Mapping[str, Any]) -> None:
     print(f"{found['predict_per_s']} predictions/s, single {found['predict_single_ms']} ms")
     load = found["load"]
     print(
-        f"load while the networks were measured: median {load['median_1m']}, most "
-        f"{load['most_1m']}; largest share of stolen time {load['most_steal_share']}"
+        f"load of the board while the networks were measured: median {load['median_1m']}, most "
+        f"{load['most_1m']}, stolen time at most {load['most_steal_share']}; load of this host "
+        f"before and after: {load['host_before_and_after_1m']}"
     )
 
 

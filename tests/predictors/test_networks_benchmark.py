@@ -137,7 +137,12 @@ def seed_record(rows: Sequence[JudgedNetwork], digest: str = "d1") -> dict[str, 
         "related_families": ["resnet18"],
         "predict_per_s": 1000,
         "predict_single_ms": 1.0,
-        "load": {"median_1m": 0.5, "most_1m": 1.0, "most_steal_share": None},
+        "load": {
+            "median_1m": 0.5,
+            "most_1m": 1.0,
+            "most_steal_share": None,
+            "host_before_and_after_1m": [1.25, 2.5],
+        },
         "rows": {row.name: row.to_json() for row in rows},
     }
 
@@ -157,7 +162,8 @@ def test_what_is_printed_names_everything_that_limits_the_figures(
     assert "90 % intervals as shipped" in told
     assert "precision 0.50, recall undefined" in told
     assert "in the draws of kernels and of calibration: 1 (resnet18)" in told
-    assert "load while the networks were measured: median 0.5" in told
+    assert "load of the board while the networks were measured: median 0.5" in told
+    assert "[1.25, 2.5]" in told
 
 
 def test_results_are_kept_by_seed_and_pooled_beside_the_development(tmp_path: Path) -> None:

@@ -50,11 +50,14 @@ class Asker:
     Args:
         platform: the platform that is asked.
         board: the id of the one board that is asked; empty: any board that offers the platform.
+        earlier: number of repetitions of the same requests that other campaigns ask for. Requests
+            of two campaigns that have the same id are measured once.
     """
 
-    def __init__(self, platform: str, board: str = "") -> None:
+    def __init__(self, platform: str, board: str = "", earlier: int = 0) -> None:
         self.platform = platform
         self.board = board
+        self._earlier = earlier
         self._asked: Counter[tuple[str, str, Settings, bool]] = Counter()
 
     def request(
@@ -68,7 +71,7 @@ class Asker:
     ) -> MeasurementRequest:
         """A request; the same arguments again give a repetition with another id."""
         key = (hash_of(graph), purpose, settings, profile)
-        repeat = self._asked[key]
+        repeat = self._earlier + self._asked[key]
         self._asked[key] += 1
         return MeasurementRequest(
             graph,

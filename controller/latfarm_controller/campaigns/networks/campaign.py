@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from latfarm_controller.campaigns.energy import energy_story, network_energy
 from latfarm_controller.campaigns.networks.calibration import calibration_networks
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
-from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
+from latfarm_controller.campaigns.plans import Asker, Batch, Plan, PlannedCampaign
 
 SETTINGS = replace(NETWORK, warmup_runs=2, warmup_ms=50.0, min_runs=3, max_ms=700.0)
 """How networks are measured: five sessions of at most a second each, for latencies up to 150 ms."""
@@ -33,6 +33,9 @@ class NetworkOptions(CampaignOptions):
         calibration: without `graphs`, how many networks to draw from the zoo.
         passes: how often each network is measured, at different times. The sessions in the settings
             are divided among the passes.
+        earlier_passes: number of passes of the same networks that other campaigns measure. Without
+            it, a pass with the same settings would be the same request as theirs, and would not be
+            measured again while theirs is under way.
         seed: random seed of the draw and of the order of measurements.
         exclude_lineages: lineages whose families are left out of the draw.
         least_macs: least multiply-adds of a drawn network.
@@ -44,6 +47,7 @@ class NetworkOptions(CampaignOptions):
     graphs: list[dict[str, Any]] = Field(default_factory=list)
     calibration: int = Field(default=0, ge=0)
     passes: int = Field(default=1, ge=1)
+    earlier_passes: int = Field(default=0, ge=0)
     seed: int = 0
     exclude_lineages: list[str] = Field(default_factory=list)
     least_macs: float = Field(default=6e7, gt=0)
@@ -85,6 +89,7 @@ class NetworkCampaign(PlannedCampaign):
 
     def __init__(self, platform: str, options: NetworkOptions) -> None:
         super().__init__(platform)
+        self.asker = Asker(platform, earlier=options.earlier_passes)
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
         self._given = read_graphs(self.kind, "graphs", options.graphs)

@@ -91,6 +91,7 @@ class JudgingRounds:
             config = {
                 "graphs": self._graphs,
                 "passes": 1,
+                "earlier_passes": number,
                 # Each round has another order, so that no network always follows the same one.
                 "seed": ROUNDS * self._seed + number,
                 "settings": self._settings,

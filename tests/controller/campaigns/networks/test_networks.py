@@ -82,6 +82,19 @@ def test_given_networks_are_measured_in_interleaved_passes() -> None:
     assert campaign.progress().done == 6
 
 
+def test_passes_of_several_campaigns_are_repetitions_of_each_other() -> None:
+    """Otherwise a pass would be the request of another campaign, which is measured once."""
+    graph = zoo.build("nin-cifar").to_json()
+    board = SimulatedPlatform(rules=FusionRules.none(), noise=0.01)
+    asked = []
+    for earlier in (0, 1, 2):
+        options = NetworkOptions(graphs=[graph], earlier_passes=earlier)
+        asked += drive(NetworkCampaign("sim", options), board.measure)
+    assert len({request.request_id for request in asked}) == 3
+    twice = drive(NetworkCampaign("sim", NetworkOptions(graphs=[graph], passes=2)), board.measure)
+    assert len({r.repeat for r in (*asked, *twice)}) == 3
+
+
 def test_each_pass_counts_the_same_however_many_sessions_it_has() -> None:
     def timed(*sessions_ms: float) -> Measurement:
         return Measurement(

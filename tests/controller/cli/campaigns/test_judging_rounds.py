@@ -82,6 +82,7 @@ def test_each_round_is_a_pass_in_another_order() -> None:
     noted, _ = run(STAGES)
     configs = [noted.configs[f"judged-{n}"] for n in (1, 2, 3, 4)]
     assert [config["passes"] for config in configs] == [1, 1, 1, 1]
+    assert [config["earlier_passes"] for config in configs] == [0, 1, 2, 3]
     assert len({config["seed"] for config in configs}) == ROUNDS
     assert all(config["settings"] == {"sessions": 2} for config in configs)
     assert {(config["kind"], config["platform"]) for config in configs} == {("networks", "sim")}
