@@ -38,7 +38,6 @@ from typing import Any
 from latfarm_controller import zoo
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.cli.campaigns.demo import LINEAGES, held_out_networks
 from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
@@ -57,7 +56,15 @@ from benchmarks.platforms.own_process import (
     fit_for_a_farm,
 )
 from benchmarks.recalibration import CALIBRATE_WITH, coverage
-from benchmarks.unseen.measuring import MACS, JudgingTask, measure, retrained, speed, times_of
+from benchmarks.unseen.measuring import (
+    MACS,
+    JudgingTask,
+    MeasuredPlatform,
+    measure,
+    retrained,
+    speed,
+    times_of,
+)
 from benchmarks.unseen.records import (
     dedicated_fusion,
     load_of,
@@ -142,23 +149,37 @@ def simulated(kinds: Sequence[str], noise: float, seed: int) -> Iterator[list[st
         yield names
 
 
+def measure_seeds(
+    platform: str, options: argparse.Namespace
+) -> tuple[dict[int, MeasuredPlatform], dict[str, str]]:
+    """Measure a platform with each seed; the facts about the board's hardware come with it.
+
+    One controller serves all seeds, because a process can host only one. It is closed before
+    anything is judged, so that it takes no time from predictions, and another may open its store.
+    """
+    found = {}
+    left_out = tuple(sorted(judged_lineages())) if options.unrelated else ()
+    with controller() as client:
+        for seed in options.report_seeds or [options.seed]:
+            graphs = judged_networks(options.per_family, seed)
+            print(f"{platform}, seed {seed}: {len(graphs)} networks judge it", file=sys.stderr)
+            task = JudgingTask(options.kernels, options.networks, options.sampler, seed, left_out)
+            found[seed] = measure(client, platform, graphs, task)
+        hardware = {board.name: dict(board.hardware) for board in client.boards()}
+    return found, hardware.get("local", {})
+
+
 def judge_seed(
-    client: ControllerClient, platform: str, seed: int, options: argparse.Namespace
+    platform: str, seed: int, found: MeasuredPlatform, options: argparse.Namespace
 ) -> tuple[dict[str, Any], list[JudgedNetwork], list[tuple[str, str]]]:
-    """Measure and judge a platform with one seed.
+    """Judge a platform that was measured with one seed.
 
     Returns:
         The results as plain JSON types, the judged networks, and the name and family of each
         network that was to be measured.
     """
-    graphs = judged_networks(options.per_family, seed)
+    graphs = found.graphs
     families = [family_of(graph) for graph in graphs]
-    print(f"{platform}, seed {seed}: {len(graphs)} networks to judge by", file=sys.stderr)
-    left_out = tuple(sorted(judged_lineages())) if options.unrelated else ()
-    task = JudgingTask(options.kernels, options.networks, options.sampler, seed, left_out)
-    load_before = os.getloadavg()[0]
-    found = measure(client, platform, graphs, task)
-    host_load = [round(load, 2) for load in (load_before, os.getloadavg()[0])]
     campaign, outcome = found.campaign, found.campaign.outcome
     bundle = found.bundle
     if options.retrain:
@@ -181,8 +202,9 @@ def judge_seed(
         "seed": seed,
         "related_families": related_families(options.unrelated),
         "slow_core": read_provenance(bundle).get("slow_core"),
-        "load": {**load_of(found.answers), "host_before_and_after_1m": host_load},
+        "load": {**load_of(found.answers), "host_before_and_after_1m": list(found.host_load)},
         "bundle_digest": bundles.digest(bundle)[:16],
+        "black_box": outcome["fusion"].get("black_box"),
         "fusion": {
             "as this characterisation found it": outcome["fusion"].get("black_box"),
             "in the run of bench-fusion": dedicated_fusion(platform),
@@ -208,11 +230,10 @@ def judge_platform(platform: str, options: argparse.Namespace, noise: float | No
     records: dict[int, dict[str, Any]] = {}
     rows: list[JudgedNetwork] = []
     asked: list[tuple[str, str]] = []
-    for seed in options.report_seeds or [options.seed]:
-        with controller() as client:
-            record, found, wanted = judge_seed(client, platform, seed, options)
-            hardware = {board.name: dict(board.hardware) for board in client.boards()}
-        records[seed] = {**record, "noise": noise, "hardware": hardware.get("local", {})}
+    measured, hardware = measure_seeds(platform, options)
+    for seed, answers in measured.items():
+        record, found, wanted = judge_seed(platform, seed, answers, options)
+        records[seed] = {**record, "noise": noise, "hardware": hardware}
         rows += found
         asked += wanted
         show(f"{platform}, seed {seed}", records[seed])
@@ -226,8 +247,8 @@ def judge_platform(platform: str, options: argparse.Namespace, noise: float | No
                 kept[platform] = with_development(mine, records[seed])
             write(path, kept)
     if options.report_seeds:
-        told = [each["fusion"]["as this characterisation found it"] for each in records.values()]
-        pooled = {**summary(rows, asked), "black_box": pooled_fusion(told)}
+        told = pooled_fusion([each["black_box"] for each in records.values()])
+        pooled = {**summary(rows, asked), "black_box": told}
         show(f"{platform}, {len(records)} seeds pooled", pooled)
         if options.write:
             kept = read(path)

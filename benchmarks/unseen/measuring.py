@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -69,15 +70,19 @@ class MeasuredPlatform:
     """A platform that was characterised, and the networks that judge it.
 
     Attributes:
+        graphs: the networks that judge.
         campaign: the characterisation.
         answers: the measurements of the networks that judge, all passes.
         vendor: for each graph the latency that the vendor's compiler estimates, by the name of the
             estimate (Vela, for boards it compiles for).
+        host_load: load average of this host over a minute, before and after all measurements.
     """
 
+    graphs: Sequence[Graph]
     campaign: CampaignSummary
     answers: list[Measurement]
     vendor: Mapping[str, Mapping[str, float]]
+    host_load: tuple[float, float]
 
     @property
     def bundle(self) -> Path:
@@ -89,6 +94,7 @@ def measure(
     client: ControllerClient, platform: str, graphs: Sequence[Graph], task: JudgingTask
 ) -> MeasuredPlatform:
     """Characterise a platform, with the passes of the networks that judge it spread over that."""
+    load_before = round(os.getloadavg()[0], 2)
     encoded = [graph.to_json() for graph in graphs]
     rounds = JudgingRounds(client, platform, encoded, f"bench-judged-{task.seed}", seed=task.seed)
     rounds.before()
@@ -99,7 +105,8 @@ def measure(
     for found in answers:
         if found.ok:
             vendor.setdefault(found.graph_hash, vendor_baselines([found]))
-    return MeasuredPlatform(campaign, answers, vendor)
+    load_after = round(os.getloadavg()[0], 2)
+    return MeasuredPlatform(graphs, campaign, answers, vendor, (load_before, load_after))
 
 
 def times_of(answers: Sequence[Measurement], bundle: Path) -> dict[str, list[float]]:

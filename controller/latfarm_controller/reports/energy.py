@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import EnergyAnswer
@@ -96,3 +97,34 @@ def section(rows: Sequence[EnergyRow]) -> str:
         f"{median(errors):.1%}, {sum(row.inside for row in rows)} of {len(rows)} inside their "
         f"{coverage:.0%} interval.",
     )
+
+
+def energy_facts(rows: Sequence[EnergyRow], measured: Sequence[Measurement]) -> dict[str, Any]:
+    """Energies as plain JSON types, with one sentence that sums them up.
+
+    Args:
+        rows: energies that were predicted and measured.
+        measured: all measurements; where none has an energy, they tell why.
+    """
+    stories = [m.energy_story for m in measured if m.energy_story]
+    summary = "no energy was measured" + (f": {stories[0]}" if stories else "")
+    if rows:
+        error = median(abs(row.error) for row in rows)
+        summary = (
+            f"energy by {rows[0].answer.rail}: median error {error:.1%}, "
+            f"{sum(row.inside for row in rows)} of {len(rows)} inside"
+        )
+    return {
+        "summary": summary,
+        "networks": [
+            {
+                "network": row.network,
+                "measured_mj": row.measured_mj,
+                "spread_mj": row.spread_mj,
+                "predicted_mj": row.answer.energy_mj,
+                "interval_mj": row.answer.interval_mj,
+                "rail": row.answer.rail,
+            }
+            for row in rows
+        ],
+    }

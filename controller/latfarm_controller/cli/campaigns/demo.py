@@ -1,7 +1,8 @@
 """`latfarm demo`: characterise this machine, and judge the predictor on networks held out.
 
-The networks held out are the ONNX graphs that ship inside the `onnx` package. No network of their
-lineages is measured for calibration, and no kernel with exactly their sizes is trained on.
+The networks held out are the ONNX graphs that ship inside the `onnx` package. No family of their
+lineages is in the draws of kernels, of profiled networks and of calibration networks, and no kernel
+with exactly their sizes is trained on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,8 +43,6 @@ LINEAGES = (
     "vgg",
     "zfnet",
 )
-PASSES = 2
-"""How often each network that is held out is measured, to show how far repeats differ."""
 
 
 def register(app: typer.Typer) -> None:
@@ -89,6 +87,7 @@ def demo(
       latfarm demo --platform local-litert2.3-fp32-1t --name litert
     """
     from latfarm_controller.config import load_config
+    from latfarm_controller.reports.energy import energy_facts
 
     began_s = time.time()
     config = load_config()
@@ -96,7 +95,7 @@ def demo(
     run = _run(wanted, config)
     record = _figures(run, time.time() - began_s)
     if energy:
-        record["energy"] = _energies(run.energies, run.measured)
+        record["energy"] = energy_facts(run.energies, run.measured)
     report = _write(run, record, config.reports_dir / f"{name}.html", figures, picture)
     if as_json:
         output.json_text(record | {"report": str(report)})
@@ -147,6 +146,7 @@ def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     """Characterise the platform, predict the networks that were held out, then measure them."""
     from latfarm_predictors.graph.hash import hash_of
 
+    from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, JudgingRounds
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
     from latfarm_controller.reports.energy import energy_rows
@@ -157,19 +157,24 @@ def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     say(f"state in {config.home}; nine held-out networks were read from the onnx package")
     with controller() as client:
         platform = wanted.platform or _choose_platform(client, say)
-        started = client.start(
-            "characterize", platform, _characterize_config(wanted, held_out), wanted.name
+        encoded = [graph.to_json() for graph in held_out]
+        rounds = JudgingRounds(
+            client,
+            platform,
+            encoded,
+            f"{wanted.name}-held-out",
+            seed=wanted.seed,
+            settings={"max_ms": 400.0, "warmup_ms": 50.0, **_longer(wanted)},
         )
-        campaign = follow(client, started.campaign_id)
+        say(f"they are measured in {ROUNDS} rounds, spread over the run; no predictor sees these")
+        rounds.before()
+        config_json = _characterize_config(wanted, encoded)
+        started = client.start("characterize", platform, config_json, wanted.name)
+        campaign = follow(client, started.campaign_id, rounds.on_stage)
         predictor = open_bundle(config.bundles_dir, platform)
         answers = {graph.name: predictor.predict(graph) for graph in held_out}
         costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
-        say("nine networks were predicted; now they are measured")
-        judged = client.start(
-            "networks", platform, _networks_config(wanted, held_out), f"{wanted.name}-held-out"
-        )
-        follow(client, judged.campaign_id)
-        measured = list(client.results(campaign_id=judged.campaign_id, purpose="network"))
+        measured = rounds.after()
         boards = client.boards()
     by_hash = {hash_of(graph): cost for graph, cost in zip(held_out, costs, strict=False)}
     return DemoRun(
@@ -187,23 +192,17 @@ def _longer(wanted: DemoOptions) -> dict[str, float]:
     return {"energy_ms": ENERGY_MS} if wanted.energy else {}
 
 
-def _characterize_config(wanted: DemoOptions, held_out: Sequence[Graph]) -> dict[str, Any]:
+def _characterize_config(
+    wanted: DemoOptions, encoded: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     return {
         "budget": wanted.kernels,
         "calibration": wanted.networks,
         "seed": wanted.seed,
         "exclude_lineages": list(LINEAGES),
-        "held_out": [graph.to_json() for graph in held_out],
+        "exclude_kernel_lineages": list(LINEAGES),
+        "held_out": list(encoded),
         **_longer(wanted),
-    }
-
-
-def _networks_config(wanted: DemoOptions, held_out: Sequence[Graph]) -> dict[str, Any]:
-    settings = {"sessions": 6, "max_ms": 400.0, "warmup_ms": 50.0, **_longer(wanted)}
-    return {
-        "graphs": [graph.to_json() for graph in held_out],
-        "passes": PASSES,
-        "settings": settings,
     }
 
 
@@ -242,6 +241,7 @@ def _rows(
     predictor: PlatformPredictor,
 ) -> list[NetworkRow]:
     from latfarm_predictors.graph.hash import hash_of
+    from latfarm_predictors.judging import RepeatedLatency
     from latfarm_predictors.predict.baseline_sums import baseline_ms
 
     from latfarm_controller.reports.networks import NetworkRow, vendor_baselines
@@ -256,12 +256,12 @@ def _rows(
             failed = next((m for m in measured if m.graph_hash == hash_of(graph)), None)
             reason = f"{failed.error_code}: {failed.error_message}" if failed else "not measured"
             raise ControllerError(f"{graph.name}: {reason}")
-        sessions = [latency for m in mine for latency in m.session_ms]
+        passes_ms = [m.latency_ms for m in mine if m.latency_ms is not None]
         rows.append(
             NetworkRow(
                 network=graph.name,
-                measured_ms=median(sessions),
-                passes_ms=[m.latency_ms for m in mine if m.latency_ms is not None],
+                measured_ms=RepeatedLatency.of(passes_ms).mean_ms,
+                passes_ms=passes_ms,
                 answer=answers[graph.name],
                 baseline_ms={
                     "forest": baseline_ms(predictor, graph, "forest"),
@@ -297,37 +297,13 @@ def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:
                 "network": row.network,
                 "measured_ms": row.measured_ms,
                 "passes_ms": row.passes_ms,
+                "standard_error_ms": row.standard_error_ms,
                 "predicted_ms": row.answer.latency_ms,
                 "interval_ms": row.answer.interval_ms,
                 "error": row.error,
                 "inside": row.inside,
                 "baseline_ms": dict(row.baseline_ms),
                 "unsupported": row.answer.unsupported,
-            }
-            for row in rows
-        ],
-    }
-
-
-def _energies(rows: list[EnergyRow], measured: list[Measurement]) -> dict[str, Any]:
-    stories = [m.energy_story for m in measured if m.energy_story]
-    summary = "no energy was measured" + (f": {stories[0]}" if stories else "")
-    if rows:
-        error = median(abs(row.error) for row in rows)
-        summary = (
-            f"energy by {rows[0].answer.rail}: median error {error:.1%}, "
-            f"{sum(row.inside for row in rows)} of {len(rows)} inside"
-        )
-    return {
-        "summary": summary,
-        "networks": [
-            {
-                "network": row.network,
-                "measured_mj": row.measured_mj,
-                "spread_mj": row.spread_mj,
-                "predicted_mj": row.answer.energy_mj,
-                "interval_mj": row.answer.interval_mj,
-                "rail": row.answer.rail,
             }
             for row in rows
         ],
@@ -346,7 +322,7 @@ def _print(rows: list[NetworkRow], record: dict[str, Any]) -> None:
         [
             [
                 row.network,
-                f"{row.measured_ms:.2f}",
+                _with_error(row),
                 f"{row.answer.latency_ms:.2f}",
                 f"{row.error * 100:+.1f} %",
                 "{:.2f} to {:.2f}".format(*row.answer.interval_ms),
@@ -356,12 +332,32 @@ def _print(rows: list[NetworkRow], record: dict[str, Any]) -> None:
         ],
     )
     summary = record["summary"]
-    noise = "" if summary["noise"] is None else f"; two passes differ by {summary['noise']:.1%}"
     output.out().print(
         f"median error {summary['median_error']:.1%}, worst {summary['worst_error']:.1%}, "
         f"{summary['inside']} of {summary['networks']} inside, median width "
-        f"{summary['median_width']:.0%}{noise}\n{record['measurements']} measurements, "
-        f"{record['board_s']:.0f} s of board time, {record['wall_s']:.0f} s in all"
+        f"{summary['median_width']:.0%}\n{_noise(summary)}{record['measurements']} "
+        f"measurements, {record['board_s']:.0f} s of board time, {record['wall_s']:.0f} s in all"
+    )
+
+
+def _with_error(row: NetworkRow) -> str:
+    """The measured latency with its standard error, if it is known."""
+    error_ms = row.standard_error_ms
+    return f"{row.measured_ms:.2f}" + ("" if error_ms is None else f" ±{error_ms:.2f}")
+
+
+def _noise(summary: Mapping[str, Any]) -> str:
+    """What the noise of the host leaves of a predictor without any error; empty if not known."""
+    perfect = summary["perfect"]
+    if perfect is None:
+        return ""
+    ours, theirs = (
+        [f"{each[n]['share']:.0%}" for n in ("within5", "within10")] for each in (summary, perfect)
+    )
+    return (
+        f"within 5 and 10 %: {' and '.join(ours)}; a perfect predictor, against means of "
+        f"{perfect['passes']} passes with a standard error of {summary['standard_error']:.1%}: "
+        f"{' and '.join(theirs)}\n"
     )
 
 

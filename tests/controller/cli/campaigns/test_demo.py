@@ -1,0 +1,65 @@
+"""What the demo asks for and prints, without a board."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from latfarm_controller import zoo
+from latfarm_controller.campaigns.kinds import make_campaign
+from latfarm_controller.cli.campaigns import demo
+from latfarm_controller.cli.campaigns.demo import LINEAGES, DemoOptions, held_out_networks
+from latfarm_controller.reports.networks import AccuracySummary, NetworkRow
+from latfarm_predictors.predict.answer import Answer, KernelAnswer
+
+WANTED = DemoOptions("", 450, 20, False, 0, "demo")
+
+
+def row(name: str, passes_ms: list[float], predicted_ms: float) -> NetworkRow:
+    kernel = KernelAnswer("Conv", ("c",), {}, predicted_ms, (1.0, 2.0), "gp")
+    interval = (0.9 * predicted_ms, 1.1 * predicted_ms)
+    answer = Answer(name, "p", predicted_ms, interval, 0.9, True, (kernel,), (), "0001")
+    return NetworkRow(name, sum(passes_ms) / len(passes_ms), passes_ms, answer)
+
+
+def printed(rows: list[NetworkRow], capsys: pytest.CaptureFixture[str]) -> str:
+    summary = AccuracySummary.of(rows).to_json()
+    record: dict[str, Any] = {
+        "platform": "sim",
+        "summary": summary,
+        "measurements": 9,
+        "board_s": 1.0,
+        "wall_s": 2.0,
+    }
+    demo._print(rows, record)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_related_families_are_left_out_of_all_draws() -> None:
+    encoded = [graph.to_json() for graph in held_out_networks()[:1]]
+    config = demo._characterize_config(WANTED, encoded)
+    make_campaign("characterize", "sim", config)  # raises an error for a wrong key
+    assert config["exclude_kernel_lineages"] == config["exclude_lineages"] == list(LINEAGES)
+    kept = zoo.calibration_families(LINEAGES)
+    assert len(zoo.calibration_families()) - len(kept) >= 11
+    for name in ("resnet18", "alexnet", "googlenet", "repvgg-a0"):
+        assert name not in kept
+
+
+def test_errors_of_the_measured_and_a_perfect_predictor_are_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [row("a", [10.0, 10.0, 10.0, 12.0], 10.0), row("b", [20.0] * 4, 25.0)]
+    told = printed(rows, capsys)
+    assert "10.50 ±0.50" in told
+    assert "20.00 ±0.00" in told
+    # Of the first network, the halves of the passes differ by 1 ms in every split, so that a
+    # perfect predictor is within 5 % of their mean; of the second they do not differ.
+    assert "within 5 and 10 %: 50% and 50%" in told
+    assert "against means of 4 passes with a standard error of 2.4%: 100% and 100%" in told
+
+
+def test_single_passes_tell_no_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed([row("a", [10.0], 10.0)], capsys)
+    assert "±" not in told
+    assert "perfect" not in told
