@@ -7,9 +7,14 @@ Convolutions, with the ops that are fused with them, are measured as models of o
 real agent. Four samplers draw up to --count of them each. All samplers are judged by the same
 kernels, which none of them may draw: half of these are from the joint prior of the zoo's networks,
 from which `latfarm` samples, and half from nn-Meter's marginal prior, from which Algorithm 2
-samples. These kernels are measured twice, at different times. The second time is the truth. The
-share of first times within 10 % of it is the ceiling that no predictor can exceed. The samplers
-take turns, batch by batch, so that drift affects all of them alike.
+samples. These kernels are measured in four passes, which are spread over the run, and predictions
+are compared with the mean of these. The differences between the passes tell what a predictor
+without any error would score. The samplers take turns, batch by batch, so that drift affects all of
+them alike.
+
+Algorithm 2 draws ten kernels of its prior for six fine-grained ones, and draws all of the prior
+first. So a shorter run of it is not the beginning of a longer one, and it is run once for every
+count. Its runs share draws of the prior, which are measured once.
 
 Every answer is kept at once in a file under LATFARM_HOME (by default .cache/sampling-fresh), so
 that the same command continues where it was stopped. `--write` keeps the figures of each runtime in
@@ -27,7 +32,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,61 +43,33 @@ from latfarm_controller import builders
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.sampling.base import (
-    Excluded,
-    Sampler,
-    SamplingScope,
-    SamplingTask,
-)
-from latfarm_controller.campaigns.sampling.by_name import SamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.zoo.draws.marginal_prior import MarginalPrior
 from latfarm_controller.zoo.draws.prior import KernelPrior
-from latfarm_predictors.evaluate import evaluate
-from latfarm_predictors.features.table import Array, as_table
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.judging import perfect_predictor
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
-from latfarm_predictors.models.base import Regressor
-from latfarm_predictors.models.published.annette_forest import Mixed
-from latfarm_predictors.models.stack import Stack
-from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.samples import KernelSample
 
 from benchmarks.sampling.plot import Line, plot
+from benchmarks.sampling.runs import BATCH, MOST_MACS, RULES, Draw, draws_of, judge
 
-RULES = FusionRules(
-    pairs={
-        ("Conv", "BatchNormalization"): "fused",
-        ("Conv", "Relu"): "fused",
-        ("Conv", "Clip"): "fused",
-    }
-)
 RUNTIMES = ("onnxruntime", "litert", "ncnn")
 """Names of the runtimes that are measured by default."""
-SAMPLERS: tuple[SamplerName, ...] = ("random", "nn-meter", "annette", "latfarm")
-REGRESSORS: dict[str, Callable[[], Regressor]] = {
-    "forest": Forest,
-    "annette": Mixed,
-    "GP stack": Stack,
-}
 COUNTS = (60, 100, 150, 250, 500)
 """Numbers of kernels after which all regressors are judged."""
 JUDGED = 300
 """Number of kernels that judge."""
-MOST_MACS = 3e8
-"""Most multiply-adds of a kernel. The papers' samplers have no limit: their largest kernels take
-seconds."""
 SETTINGS = Settings(
     sessions=1, warmup_runs=2, warmup_ms=5.0, min_runs=5, max_runs=60, max_ms=40.0, cold_runs=0
 )
-INITIAL, BATCH = 60, 45
-"""Numbers of kernels before the first iteration, and in each iteration."""
+PASSES = 4
+"""Number of passes over the kernels that judge."""
 LEASE_MS = 600_000
 """Duration of each lease of the board."""
-LEAST_ROWS = 20
-"""Number of samples from which regressors are judged."""
 
 
 @dataclass
@@ -186,135 +163,83 @@ def judged_kernels(count: int, seed: int) -> tuple[list[Kernel], int]:
     return found + marginal.draw(count // 2, RULES, exclude=ids), len(found)
 
 
-@dataclass
-class Draw:
-    """A sampler and its measured kernels so far, without failures."""
-
-    sampler: Sampler
-    samples: list[KernelSample] = field(default_factory=list)
-    drawn: int = 0
-    done: bool = False
-
-
 async def measure(
-    device: Bench, count: int, judged: Sequence[Kernel], seed: int
-) -> tuple[dict[str, Draw], Array, Array]:
-    """Measure every sampler's kernels once, and the judging ones twice (NaN: cannot be run)."""
+    device: Bench, counts: Sequence[int], judged: Sequence[Kernel], seed: int
+) -> tuple[list[Draw], Array]:
+    """Measure every run's kernels once, and those that judge in passes.
+
+    Returns:
+        The runs; and the latencies of the judging kernels in milliseconds, shape (passes, n), NaN
+        where a kernel cannot be run.
+    """
     excluded = Excluded.of([], FusionRules(), [kernel.kernel_id for kernel in judged])
-    scope = SamplingScope(frozenset({"conv"}), MOST_MACS)
-    task = SamplingTask(
-        count,
-        RULES,
-        excluded,
-        seed=seed,
-        initial=min(INITIAL, count),
-        batch=BATCH,
-        scope=scope,
-    )
-    draws: dict[str, Draw] = {name: Draw(make_sampler(name, task)) for name in SAMPLERS}
-    rounds = math.ceil(count / BATCH)
-    passes = np.full((2, len(judged)), np.nan)
-    # Two passes over the judged kernels spread over all rounds, so that they see the same drift.
-    todo = [(number, place) for number in range(2) for place in range(len(judged))]
+    draws = draws_of(counts, excluded, seed)
+    rounds = math.ceil(counts[-1] / BATCH) + 1
+    passes = np.full((PASSES, len(judged)), np.nan)
+    # The passes over the judged kernels are spread over all rounds, so that they see all drift.
+    todo = [(number, place) for number in range(PASSES) for place in range(len(judged))]
     for number in range(rounds):
-        for name, draw in draws.items():
-            if draw.drawn >= count or draw.done:
-                continue
-            batch = draw.sampler.next_batch(draw.samples)
-            draw.done = not batch
-            for kernel in batch[: count - draw.drawn]:
-                draw.drawn += 1
-                latency = await device.latency_ms(kernel, name)
-                if latency is not None:
-                    draw.samples.append(KernelSample(kernel, latency))
+        for draw in draws:
+            # A sampler without a batch left has no more kernels; the last round takes what is left.
+            most = BATCH if number < rounds - 1 else draw.count
+            while kernels := draw.next_kernels(most):
+                for kernel in kernels:
+                    latency = await device.latency_ms(kernel, draw.name)
+                    if latency is not None:
+                        draw.samples.append(KernelSample(kernel, latency))
+                if number < rounds - 1:
+                    break
         share = todo[number * len(todo) // rounds : (number + 1) * len(todo) // rounds]
         for again, place in share:
             latency = await device.latency_ms(judged[place], f"judged-{again}")
             passes[again, place] = np.nan if latency is None else latency
-        told = ", ".join(f"{name} {draw.drawn}" for name, draw in draws.items())
+        told = ", ".join(f"{draw.name} {draw.drawn} of {draw.count}" for draw in draws)
         print(f"round {number + 1} of {rounds}: {told}", file=sys.stderr, flush=True)
-    return draws, passes[0], passes[1]
-
-
-def judge(
-    draws: dict[str, Draw],
-    judged: Sequence[Kernel],
-    joint: int,
-    truth: Array,
-    counts: Sequence[int],
-) -> list[dict[str, Any]]:
-    """The accuracy of every sampler with every regressor after every number of kernels."""
-    known = np.flatnonzero(np.isfinite(truth))
-    table = as_table([workload(judged[place]) for place in known.tolist()])
-    rows: list[dict[str, Any]] = []
-    for count in counts:
-        for name, draw in draws.items():
-            samples = draw.samples[:count]
-            if len(samples) < max(LEAST_ROWS, 0.9 * count):
-                continue
-            works = as_table([workload(sample.kernel) for sample in samples])
-            latency = np.array([sample.latency_ms for sample in samples])
-            for regressor, make in REGRESSORS.items():
-                began = time.perf_counter()
-                model = make().fit(works, latency)
-                fit_s = time.perf_counter() - began
-                guess = model.predict(table)[0]
-                near = np.abs(guess / truth[known] - 1.0) <= 0.1
-                rows.append(
-                    {
-                        "rows": len(samples),
-                        "count": count,
-                        "sampler": name,
-                        "regressor": regressor,
-                        "within10_percent": _percent(near),
-                        "joint_within10_percent": _percent(near[known < joint]),
-                        "marginal_within10_percent": _percent(near[known >= joint]),
-                        "mape_percent": round(100 * evaluate(guess, truth[known]).mean_ape, 1),
-                        "fit_s": round(fit_s, 2),
-                    }
-                )
-    return rows
-
-
-def _percent(hits: Any) -> float | None:
-    return round(100 * float(np.mean(hits)), 1) if len(hits) else None
+    return draws, passes
 
 
 async def run(runtime: str, options: argparse.Namespace, home: Path) -> dict[str, Any]:
     """Measure and judge one runtime."""
     judged, joint = judged_kernels(options.judged, options.seed)
-    began = time.monotonic()
+    counts = sorted({c for c in COUNTS if c < options.count} | {options.count})
+    began, load_before = time.monotonic(), os.getloadavg()[0]
     async with bench(runtime, home) as (device, platform, hardware):
-        draws, first, second = await measure(device, options.count, judged, options.seed)
+        draws, passes = await measure(device, counts, judged, options.seed)
         asked = device.asked
     measured_s = time.monotonic() - began
-    both = np.isfinite(first) & np.isfinite(second)
-    again = np.abs(first[both] / second[both] - 1.0)
-    counts = sorted({c for c in COUNTS if c < options.count} | {options.count})
+    known = np.isfinite(passes.sum(axis=0))
+    ideal = perfect_predictor(passes[:, known].T.tolist())
     return {
         "platform": platform,
         "hardware": hardware,
+        "load_average_1m": [round(load, 2) for load in (load_before, os.getloadavg()[0])],
         "count": options.count,
         "seed": options.seed,
         "most_macs": MOST_MACS,
-        "judged": int(np.isfinite(second).sum()),
-        "judged_joint": int(np.isfinite(second[:joint]).sum()),
+        "passes": PASSES,
+        "judged": int(known.sum()),
+        "judged_joint": int(known[:joint].sum()),
         "measured_this_time": asked,
         "this_time_s": round(measured_s),
-        "ceiling_within10_percent": _percent(again <= 0.1),
-        "repeat_median_percent": round(100 * float(np.median(again)), 2) if len(again) else None,
-        "drawn": {name: draw.drawn for name, draw in draws.items()},
-        "usable": {name: len(draw.samples) for name, draw in draws.items()},
-        "results": judge(draws, judged, joint, second, counts),
+        "perfect_within10_percent": None if ideal is None else _share(ideal.within10.share),
+        "repeat_median_percent": None if ideal is None else round(100 * ideal.median_difference, 2),
+        "drawn": {f"{draw.name} {draw.count}": draw.drawn for draw in draws},
+        "usable": {f"{draw.name} {draw.count}": len(draw.samples) for draw in draws},
+        "results": judge(draws, judged, joint, passes.mean(axis=0), counts),
     }
+
+
+def _share(share: float) -> float:
+    return round(100 * share, 1)
 
 
 def show(found: dict[str, Any]) -> None:
     """Print a runtime's table."""
     print(
-        f"\n{found['platform']}: {found['judged']} judged kernels; measured twice, "
-        f"{found['ceiling_within10_percent']} % are within 10 % (the ceiling), "
-        f"median {found['repeat_median_percent']} % apart"
+        f"\n{found['platform']}: {found['judged']} judged kernels in {found['passes']} passes, "
+        f"which are {found['repeat_median_percent']} % apart (median); a perfect predictor is "
+        f"within 10 % for {found['perfect_within10_percent']} %; load of the last minute, before "
+        f"and after: {found['load_average_1m']}"
     )
     print(f"{'rows':>5} {'sampler':<9} {'regressor':<9} {'+-10 %':>7} {'joint':>7} {'marginal':>9}")
     for row in found["results"]:
@@ -348,7 +273,7 @@ def write(found: dict[str, Any]) -> None:
     kept = json.loads(path.read_text()) if path.is_file() else {}
     kept = dict(sorted({**kept, found["platform"]: found}.items()))
     path.write_text(json.dumps(kept, indent=1) + "\n")
-    panels = {name: (lines(one), one["ceiling_within10_percent"]) for name, one in kept.items()}
+    panels = {name: (lines(one), one.get("perfect_within10_percent")) for name, one in kept.items()}
     path.with_suffix(".svg").write_text(plot(panels))
 
 

@@ -26,11 +26,11 @@ class Line:
 
 
 def plot(panels: Mapping[str, tuple[Sequence[Line], float | None]]) -> str:
-    """The plot: panels side by side, each with its lines and the ceiling that noise sets.
+    """The plot: panels side by side, each with its lines and a perfect predictor's.
 
     Args:
-        panels: for each title the lines, and the percentage of kernels that repeat within 10 %,
-            where known.
+        panels: for each title the lines, and the percentage of kernels within 10 % of which a
+            predictor without any error would be, where known.
     """
     names = list(dict.fromkeys(line.name for lines, _ in panels.values() for line in lines))
     colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
@@ -42,9 +42,9 @@ def plot(panels: Mapping[str, tuple[Sequence[Line], float | None]]) -> str:
         "<style>text{fill:#222}.axis{stroke:#999}.grid{stroke:#8884}"
         "@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>",
     ]
-    for place, (title, (lines, ceiling)) in enumerate(panels.items()):
+    for place, (title, (lines, perfect)) in enumerate(panels.items()):
         parts += [f'<g transform="translate({place * WIDTH},0)">']
-        parts += _panel(title, lines, ceiling, colours)
+        parts += _panel(title, lines, perfect, colours)
         parts += ["</g>"]
     for place, name in enumerate(names):
         y = HEIGHT + LEGEND * (place + 1)
@@ -54,7 +54,7 @@ def plot(panels: Mapping[str, tuple[Sequence[Line], float | None]]) -> str:
 
 
 def _panel(
-    title: str, lines: Sequence[Line], ceiling: float | None, colours: Mapping[str, str]
+    title: str, lines: Sequence[Line], perfect: float | None, colours: Mapping[str, str]
 ) -> list[str]:
     counts = sorted({count for line in lines for count, _ in line.points})
     if not counts:
@@ -71,10 +71,10 @@ def _panel(
     for percent in range(0, 101, 20):
         parts.append(f'<path class="grid" d="M{LEFT} {y(percent):.1f}H{WIDTH - RIGHT}"/>')
         parts.append(f'<text x="6" y="{y(percent) + 4:.1f}">{percent} %</text>')
-    if ceiling is not None:
+    if perfect is not None:
         parts.append(
-            f'<path class="axis" stroke-dasharray="4" d="M{LEFT} {y(ceiling):.1f}H{WIDTH - RIGHT}">'
-            f"<title>measured twice: {ceiling} %</title></path>"
+            f'<path class="axis" stroke-dasharray="4" d="M{LEFT} {y(perfect):.1f}H{WIDTH - RIGHT}">'
+            f"<title>a perfect predictor: {perfect} %</title></path>"
         )
     shown = -math.inf
     for count in counts:

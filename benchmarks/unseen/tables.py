@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.unseen.verdicts import OURS
+from benchmarks.unseen.verdicts import OURS, OWN_PARTS
 
 PERFECT = "a perfect predictor"
 """Name of the row with what a predictor without any error would score."""
@@ -29,7 +29,10 @@ def show(title: str, found: Mapping[str, Any]) -> None:
         shown = f"{'':>7} {'':>7} {share(ideal, 5):>21} {share(ideal, 10):>21}"
         print(f"{PERFECT:<22} {shown}")
     said = "ahead" if found["ahead_of_all"] else "not ahead"
-    print(f"latfarm is {said} of every other method by more than the paired error")
+    parts = ", ".join(sorted(OWN_PARTS))
+    print(
+        f"latfarm is {said} of every baseline by more than the paired error ({parts}: no baseline)"
+    )
     _show_families(found)
     _show_missing(found)
     print("worst:", "; ".join(f"{n} {m} as {o}" for n, m, o in found["worst"][:5]))

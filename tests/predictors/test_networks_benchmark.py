@@ -78,12 +78,29 @@ def test_leads_are_paired_and_told_with_their_error() -> None:
     assert found["ahead_of_all"]
     level = [
         JudgedNetwork(
-            r.name, r.family, r.passes_ms, r.predicted_ms, r.interval_ms, {"sum": r.predicted_ms}
+            r.name, r.family, r.passes_ms, r.predicted_ms, r.interval_ms, {"flops": r.predicted_ms}
         )
         for r in drawn(117, 2)
     ]
-    assert summary(level)["leads"]["sum"]["points"] == 0.0
+    assert summary(level)["leads"]["flops"]["points"] == 0.0
     assert not summary(level)["ahead_of_all"], "level is not ahead"
+
+
+def test_the_sum_of_our_own_kernels_is_no_baseline() -> None:
+    rows = [
+        JudgedNetwork(
+            r.name,
+            r.family,
+            r.passes_ms,
+            r.predicted_ms,
+            r.interval_ms,
+            {**r.others_ms, "sum": r.predicted_ms},
+        )
+        for r in drawn(117, 1)
+    ]
+    found = summary(rows)
+    assert not found["leads"]["sum"]["ahead"]
+    assert found["ahead_of_all"]
 
 
 def test_intervals_are_judged_as_shipped_by_platform_and_family() -> None:
@@ -157,7 +174,7 @@ def test_what_is_printed_names_everything_that_limits_the_figures(
     show_seed(record)
     told = capsys.readouterr().out
     assert "a perfect predictor" in told
-    assert "latfarm is ahead of every other method by more than the paired error" in told
+    assert "latfarm is ahead of every baseline by more than the paired error" in told
     assert "not measured, and in no share: 1 of 1 networks of family lenet" in told
     assert "90 % intervals as shipped" in told
     assert "precision 0.50, recall undefined" in told
