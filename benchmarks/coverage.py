@@ -8,7 +8,8 @@
 Like `benchmarks.networks`, it characterises a platform and measures networks that the platform's
 predictor has never seen, enough of each family to judge the family. Then, 200 times, 20 of these
 networks are drawn at random to recalibrate the network correction, and the others judge its 90 %
-intervals. With the home folder and the options of that benchmark nothing is measured again.
+intervals. Beside that stands the coverage of the intervals as the bundle gives them. With the home
+folder and the options of that benchmark nothing is measured again.
 
 For comparison it prints the paper's intervals (Wess et al., Eq. 8) by CM_TV, CM_LV and CM_O, which
 are not calibrated on networks. It does the same on real data: 140 chain networks, executed by ncnn
@@ -50,6 +51,7 @@ from benchmarks.platforms.own_process import (
 )
 from benchmarks.recalibration import MEAN_TARGET, coverage, judge_families, misses, papers
 from benchmarks.unseen.measuring import JudgingTask, measure, times_of
+from benchmarks.unseen.verdicts import JudgedNetwork, shipped_intervals
 
 # options that are handed on to the processes of single platforms
 HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
@@ -66,12 +68,25 @@ def judge(
     networks = [[workload(k) for k in split(graph, predictor.rules)] for graph in known]
     evidence = evidence_of(predictor)
     metrics = evidence.metrics({work.family for works in networks for work in works})
+    rows = [
+        JudgedNetwork(
+            graph.name,
+            family,
+            tuple(times[hash_of(graph)]),
+            answer.latency_ms,
+            answer.interval_ms,
+        )
+        for graph, family, answer in zip(
+            known, families, predictor.predict_many(known), strict=True
+        )
+    ]
     by_family = judge_families(found.pop("by_family_percent"), Counter(families))
     return {
         "judged": len(known),
         "not_measured": [graph.name for graph in graphs if not times.get(hash_of(graph))],
         "kernels": len(evidence),
         **found,
+        "shipped": shipped_intervals(rows),
         "paper": papers(metrics, networks, measured),
         "by_family": by_family,
         **misses(found["mean_percent"], by_family),
@@ -87,6 +102,13 @@ def show(platform: str, found: dict[str, Any]) -> bool:
         f"recalibrations, median width {found['median_width_percent']} %; target {low:.0f} to "
         f"{high:.0f} %: {'MISS' if found['mean_miss'] else 'met'}"
     )
+    shipped = found.get("shipped")  # the real data of other people come without a bundle
+    if shipped:
+        least, most = shipped["interval"]
+        print(
+            f"  as the bundle gives them: {shipped['percent']} % ({least} to {most}), median width "
+            f"{shipped['median_width_percent']} %"
+        )
     for name, row in found["paper"].items():
         print(
             f"  the paper's {name}, uncalibrated: {row['percent']} %, "

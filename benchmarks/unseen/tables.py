@@ -54,13 +54,16 @@ def ahead(lead: Mapping[str, Any]) -> str:
 def _show_families(found: Mapping[str, Any]) -> None:
     """Accuracy and coverage of each family, beside a perfect predictor and recalibration."""
     shipped = found["shipped"]["by_family_percent"]
-    again = found.get("coverage", {}).get("by_family_percent", {})
-    print(f"{'family':<22} {'networks':>8} {'+-5 %':>7} {'+-10 %':>21} {'perfect':>8}", end="")
+    again = (found.get("coverage") or {}).get("by_family_percent", {})
+    print(
+        f"{'family':<22} {'networks':>8} {'+-5 %':>7} {'+-10 %':>21} {'perfect, both':>14}", end=""
+    )
     print(f" {'inside, shipped':>16} {'recalibrated':>13}")
     for name, row in found["by_family"].items():
-        ideal = row["perfect"]["within10"] if row["perfect"] else "-"
+        best = row["perfect"]
+        ideal = f"{best['within5']}, {best['within10']}" if best else "-"
         print(
-            f"{name:<22} {row['networks']:>8} {row['within5']:>7} {share(row, 10):>21} {ideal:>8} "
+            f"{name:<22} {row['networks']:>8} {row['within5']:>7} {share(row, 10):>21} {ideal:>14} "
             f"{shipped[name]:>16} {again.get(name, '-'):>13}"
         )
     low, high = found["shipped"]["interval"]

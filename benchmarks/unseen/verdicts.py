@@ -32,7 +32,7 @@ from latfarm_predictors.predict.predictor import PlatformPredictor
 OURS = "latfarm"
 """Name of our own predictions in tables."""
 OWN_PARTS = frozenset({"sum"})
-"""Methods that are parts of our own predictor and no baselines. `sum` adds up our own kernels; it is
+"""Methods that are parts of our predictor and no baselines. `sum` adds up our own kernels; it is
 our prediction itself where the correction of networks found nothing to correct."""
 TOLERANCE = 0.10
 """Relative error within which predictors are compared."""

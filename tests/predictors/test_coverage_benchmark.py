@@ -81,6 +81,7 @@ def test_a_miss_is_printed_as_a_miss(capsys: pytest.CaptureFixture[str]) -> None
         "mean_percent": 87.0,
         "recalibrations": 200,
         "median_width_percent": 7.0,
+        "shipped": {"percent": 83.0, "interval": [75.0, 89.0], "median_width_percent": 41.0},
         "paper": {"CM_O": {"percent": 61.0, "median_width_percent": 3.0}},
         "by_family": by_family,
         **misses(87.0, by_family),
@@ -92,6 +93,7 @@ def test_a_miss_is_printed_as_a_miss(capsys: pytest.CaptureFixture[str]) -> None
     assert "MISS" in told["poor"]
     assert told["fine"].endswith("met")
     assert told["few"].endswith("too few to be judged")
+    assert any("gives them: 83.0 % (75.0 to 89.0), median width 41.0 %" in line for line in lines)
     assert any("CM_O, uncalibrated: 61.0 %" in line for line in lines)
     good = {**found, **misses(90.0, {}), "by_family": {}, "mean_percent": 90.0}
     assert script.show("board", good)
