@@ -214,3 +214,12 @@ def test_a_report_has_a_part_for_energies() -> None:
     assert RAIL in html
     assert "1 of 2 inside their 90% interval" in html
     assert report.section([]) == ""
+
+
+def test_energies_are_facts_with_a_sentence() -> None:
+    answer = EnergyAnswer("net", "p", 2.2, (1.8, 2.6), 0.9, True, (), rail=RAIL, idle_mw=700.0)
+    rows = report.energy_rows({hash_of(graph_of(8)): answer}, [told()])
+    found = report.energy_facts(rows, [told()])
+    assert found["summary"] == f"energy by {RAIL}: median error 10.0%, 1 of 1 inside"
+    assert found["networks"][0]["predicted_mj"] == 2.2
+    assert report.energy_facts([], [])["summary"] == "no energy was measured"
