@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,47 +14,16 @@ from latfarm_controller.app import reporting
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
-from latfarm_controller.reports.facts.platform_record import PlatformRecord, newest_fusion_run
+from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.facts.staircases import staircases
-from latfarm_controller.reports.pages import fusion as html_fusion
 from latfarm_controller.reports.platform_report import platform_facts, render
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.baselines.names import BASELINES
 
 from tests.controller.reports import toy
+from tests.controller.reports.parsed_page import Page
 
-ODD = ("alexnet-0", "alexnet-1", "vgg11-0")
-"""Names of networks of two families."""
 HOSTILE = "<script>alert(\"x\")</script>' onload='&amp;</title></svg>"
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in their order, and keeps the tags that were seen."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-    def count(self, tag: str, kind: str) -> int:
-        return sum(name == tag and attrs.get("class") == kind for name, attrs in self.tags)
 
 
 @pytest.fixture(scope="module")
@@ -162,67 +130,6 @@ def test_unseen_networks_stand_beside_every_baseline(facts: dict[str, Any], html
     assert unseen["perfect"] is None, "a single pass tells nothing about noise"
     assert set(unseen["leads"]) == set(BASELINES)
     assert unseen["methods"]["latfarm"]["within10_interval"][0] < ours["within10"]
-
-
-def test_unseen_networks_are_judged_by_the_mean_of_their_passes(lab: toy.Lab) -> None:
-    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
-    network = found.unseen[0]
-    first = network.measurements[0]
-    times = [(first.latency_ms or 0.0) * factor for factor in (0.9, 1.0, 1.0, 1.3)]
-    repeated = replace(
-        network, measurements=tuple(replace(first, latency_ms=latency) for latency in times)
-    )
-    unseen = network_accuracy(replace(found, unseen=[repeated]), [])["unseen"]
-    (row,) = unseen["networks"]
-    assert row["measured_ms"] == pytest.approx(sum(times) / 4)
-    assert row["standard_error_ms"] == pytest.approx(0.0866 * times[1], rel=0.01)
-    # The halves of the four passes differ by 19, 19 and 9.5 %, and a perfect predictor is off by
-    # half of that: always within 10 %, and in one of three cases within 5 %.
-    perfect = unseen["perfect"]
-    assert perfect["within5"] == pytest.approx(1 / 3)
-    assert (perfect["within10"], perfect["passes"]) == (1.0, 4)
-
-
-def test_networks_that_the_platform_cannot_run_are_named(
-    store: DuckDBStore, tmp_path: Path
-) -> None:
-    graphs = {name: toy.network(name, (8, 9 + n), 12) for n, name in enumerate(ODD)}
-    answers = [
-        (toy.failed(graph, "network", n, "MODEL_FAILED", f"no tile for {name}"), graph)
-        for n, (name, graph) in enumerate(graphs.items())
-        if name.startswith("alexnet")
-    ]
-    vgg = graphs["vgg11-0"]
-    answers += [
-        (toy.measured(vgg, "network", 2.0, 9), vgg),
-        (replace(toy.failed(vgg, "network", 10, "AGENT_LOST", "gone")), vgg),
-    ]
-    store.put_campaign(toy.campaign(state="running"))
-    store.add_measurements(toy.CAMPAIGN, answers)
-    facts = reporting.report(store, tmp_path / "bundles", toy.PLATFORM)
-    assert facts["networks"]["refused"] == [
-        {
-            "family": "alexnet",
-            "networks": ["alexnet-0", "alexnet-1"],
-            "tried": 2,
-            "reason": facts["networks"]["refused"][0]["reason"],
-        }
-    ]
-    text = "".join(Page(render(facts)).text)
-    assert "2 of 2" in text
-    assert "no tile for alexnet-" in text
-
-
-def test_facts_of_an_older_controller_still_make_a_page(facts: dict[str, Any]) -> None:
-    older = json.loads(json.dumps(facts))
-    del older["networks"]["refused"]
-    for part in (older["networks"]["unseen"], older["networks"]["calibration"], older["kernels"]):
-        del part["leads"], part["perfect"]
-        for scores in part["methods"].values():
-            del scores["within5_interval"], scores["within10_interval"]
-    for row in older["networks"]["unseen"]["networks"]:
-        del row["standard_error_ms"]
-    assert "latfarm" in "".join(Page(render(older)).text)
 
 
 def test_calibration_networks_are_left_out_in_turn(facts: dict[str, Any]) -> None:
@@ -412,33 +319,6 @@ def test_a_tiny_store_tells_what_it_has(store: DuckDBStore, tmp_path: Path) -> N
     assert len(facts["told"]) == 2
     text = "".join(Page(render(facts)).text)
     assert "Campaign toy is running" in text
-
-
-def test_fusion_of_the_characterisation_stands_beside_a_dedicated_run(lab: toy.Lab) -> None:
-    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
-    plain = fusion_facts(found)
-    assert plain is not None
-    assert plain["dedicated_black_box"] is None
-    alone = {"black_box": toy.FUSION["black_box"] | {"precision": 0.875, "recall": 0.625}}
-    run = replace(toy.campaign(outcome=alone), campaign_id="fusion-1", kind="fusion")
-    told = fusion_facts(replace(found, fusion_run=run))
-    assert told is not None
-    assert told["black_box"]["precision"] == 0.5
-    assert told["dedicated_black_box"]["precision"] == 0.875
-    text = "".join(Page(html_fusion.fusion(told)).text)
-    assert "as the characterisation found it" in text
-    assert "0.625" in text
-
-
-def test_the_newest_finished_run_of_fusion_is_the_dedicated_one(store: DuckDBStore) -> None:
-    runs = {"old": ("done", 1.0), "new": ("done", 2.0), "open": ("running", 3.0)}
-    for name, (state, started_at_s) in runs.items():
-        run = toy.campaign(campaign_id=name, kind="fusion", state=state, started_at_s=started_at_s)
-        store.put_campaign(run)
-    found = newest_fusion_run(store, toy.PLATFORM)
-    assert found is not None
-    assert found.campaign_id == "new"
-    assert newest_fusion_run(store, "other") is None
 
 
 def test_a_bundle_from_elsewhere_needs_no_campaign(lab: toy.Lab, store: DuckDBStore) -> None:

@@ -1,0 +1,119 @@
+"""How a platform's report judges: means of passes, a perfect predictor, what cannot run, fusion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller.app import reporting
+from latfarm_controller.reports.facts.accuracy import network_accuracy
+from latfarm_controller.reports.facts.fusion import fusion_facts
+from latfarm_controller.reports.facts.platform_record import newest_fusion_run
+from latfarm_controller.reports.pages import fusion as html_fusion
+from latfarm_controller.reports.platform_report import render
+from latfarm_controller.store.duckdb import DuckDBStore
+
+from tests.controller.reports import toy
+from tests.controller.reports.parsed_page import Page
+
+ODD = ("alexnet-0", "alexnet-1", "vgg11-0")
+"""Names of networks of two families."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DuckDBStore]:
+    with DuckDBStore(tmp_path / "store.duckdb") as found:
+        yield found
+
+
+def test_unseen_networks_are_judged_by_the_mean_of_their_passes(lab: toy.Lab) -> None:
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    network = found.unseen[0]
+    first = network.measurements[0]
+    times = [(first.latency_ms or 0.0) * factor for factor in (0.9, 1.0, 1.0, 1.3)]
+    repeated = replace(
+        network, measurements=tuple(replace(first, latency_ms=latency) for latency in times)
+    )
+    unseen = network_accuracy(replace(found, unseen=[repeated]), [])["unseen"]
+    (row,) = unseen["networks"]
+    assert row["measured_ms"] == pytest.approx(sum(times) / 4)
+    assert row["standard_error_ms"] == pytest.approx(0.0866 * times[1], rel=0.01)
+    # The halves of the four passes differ by 19, 19 and 9.5 %, and a perfect predictor is off by
+    # half of that: always within 10 %, and in one of three cases within 5 %.
+    perfect = unseen["perfect"]
+    assert perfect["within5"] == pytest.approx(1 / 3)
+    assert (perfect["within10"], perfect["passes"]) == (1.0, 4)
+
+
+def test_networks_that_the_platform_cannot_run_are_named(
+    store: DuckDBStore, tmp_path: Path
+) -> None:
+    graphs = {name: toy.network(name, (8, 9 + n), 12) for n, name in enumerate(ODD)}
+    answers = [
+        (toy.failed(graph, "network", n, "MODEL_FAILED", f"no tile for {name}"), graph)
+        for n, (name, graph) in enumerate(graphs.items())
+        if name.startswith("alexnet")
+    ]
+    vgg = graphs["vgg11-0"]
+    answers += [
+        (toy.measured(vgg, "network", 2.0, 9), vgg),
+        (replace(toy.failed(vgg, "network", 10, "AGENT_LOST", "gone")), vgg),
+    ]
+    store.put_campaign(toy.campaign(state="running"))
+    store.add_measurements(toy.CAMPAIGN, answers)
+    facts = reporting.report(store, tmp_path / "bundles", toy.PLATFORM)
+    assert facts["networks"]["refused"] == [
+        {
+            "family": "alexnet",
+            "networks": ["alexnet-0", "alexnet-1"],
+            "tried": 2,
+            "reason": facts["networks"]["refused"][0]["reason"],
+        }
+    ]
+    text = "".join(Page(render(facts)).text)
+    assert "2 of 2" in text
+    assert "no tile for alexnet-" in text
+
+
+def test_facts_of_an_older_controller_still_make_a_page(lab: toy.Lab) -> None:
+    facts = reporting.report(lab.store, lab.bundles, toy.PLATFORM)
+    older: dict[str, Any] = json.loads(json.dumps(facts))
+    del older["networks"]["refused"]
+    for part in (older["networks"]["unseen"], older["networks"]["calibration"], older["kernels"]):
+        del part["leads"], part["perfect"]
+        for scores in part["methods"].values():
+            del scores["within5_interval"], scores["within10_interval"]
+    for row in older["networks"]["unseen"]["networks"]:
+        del row["standard_error_ms"]
+    assert "latfarm" in "".join(Page(render(older)).text)
+
+
+def test_fusion_of_the_characterisation_stands_beside_a_dedicated_run(lab: toy.Lab) -> None:
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    plain = fusion_facts(found)
+    assert plain is not None
+    assert plain["dedicated_black_box"] is None
+    alone = {"black_box": toy.FUSION["black_box"] | {"precision": 0.875, "recall": 0.625}}
+    run = replace(toy.campaign(outcome=alone), campaign_id="fusion-1", kind="fusion")
+    told = fusion_facts(replace(found, fusion_run=run))
+    assert told is not None
+    assert told["black_box"]["precision"] == 0.5
+    assert told["dedicated_black_box"]["precision"] == 0.875
+    text = "".join(Page(html_fusion.fusion(told)).text)
+    assert "as the characterisation found it" in text
+    assert "0.625" in text
+
+
+def test_the_newest_finished_run_of_fusion_is_the_dedicated_one(store: DuckDBStore) -> None:
+    runs = {"old": ("done", 1.0), "new": ("done", 2.0), "open": ("running", 3.0)}
+    for name, (state, started_at_s) in runs.items():
+        run = toy.campaign(campaign_id=name, kind="fusion", state=state, started_at_s=started_at_s)
+        store.put_campaign(run)
+    found = newest_fusion_run(store, toy.PLATFORM)
+    assert found is not None
+    assert found.campaign_id == "new"
+    assert newest_fusion_run(store, "other") is None
