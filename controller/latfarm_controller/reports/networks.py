@@ -267,7 +267,7 @@ def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
 
     Args:
         report: what the page shows beside the networks.
-        rows: the networks, which were predicted before they were measured; at least one.
+        rows: the networks, of which the predictor saw no measurement; at least one.
     """
     unsupported = [f"{row.network}: {text}" for row in rows for text in row.answer.unsupported]
     body = [
