@@ -15,7 +15,8 @@ always within a tolerance of the mean. How often it is follows from the passes t
   and pairs of single passes would make it look larger than it is.
 
 Passes that follow each other at once share what disturbs them, and make the noise look smaller.
-They must be spread over the time in which the predictor's own measurements were taken.
+They must be spread over the time in which the predictor's own measurements were taken. Noise that
+is rare, large and one-sided makes the share too high (docs/judging.md has figures).
 """
 
 from __future__ import annotations

@@ -46,6 +46,19 @@ def test_the_passes_tell_what_a_predictor_without_error_scores(passes: int, nois
         assert told.share == pytest.approx(truly.share, abs=FAR)
 
 
+@pytest.mark.parametrize("passes", [2, 4])
+def test_one_sided_noise_is_told_within_three_points(passes: int) -> None:
+    """Interference only makes a pass slower, so that the noise is not symmetric."""
+    rng = np.random.default_rng(5)
+    times = 10.0 * (1.0 + rng.exponential(0.06, (NETWORKS, passes)))
+    own_ms = [10.0 * 1.06] * NETWORKS
+    for tolerance in (0.05, 0.10):
+        told = perfect_share(times.tolist(), tolerance)
+        assert told is not None
+        truly = share_within(own_ms, times.mean(axis=1), tolerance)
+        assert told.share == pytest.approx(truly.share, abs=0.03)
+
+
 @pytest.mark.parametrize("passes", [1, 3])
 def test_single_passes_and_odd_numbers_go_by_pairs_of_normal_noise(passes: int) -> None:
     times, own_ms = measured(max(passes, 2), "normal", seed=1)
