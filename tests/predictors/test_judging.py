@@ -142,7 +142,7 @@ def test_hits_count_the_boundary() -> None:
 def test_paired_errors_hold_and_are_narrower_than_separate_ones() -> None:
     rng = np.random.default_rng(4)
     held = []
-    for trial in range(300):
+    for trial in range(120):
         # Both predictors miss the hard networks; the second misses 8 % of the others as well.
         hard = rng.random(120) < 0.2
         ours, theirs = ~hard, ~hard & (rng.random(120) >= 0.08)
