@@ -14,7 +14,7 @@ from pathlib import Path
 
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx_constants import Array
-from latfarm_predictors.frontends.onnx_file import SIZE_LIMIT_BYTES, open_model
+from latfarm_predictors.frontends.onnx_file import SIZE_LIMIT_BYTES, Source, open_model
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_reader import Reader
 from latfarm_predictors.frontends.onnx_slim import optimised
@@ -24,16 +24,18 @@ __all__ = ["SIZE_LIMIT_BYTES", "OwnWeights", "read_onnx", "read_onnx_weights"]
 
 
 def read_onnx(
-    path: str | Path,
+    source: Source,
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     optimise: bool = False,
 ) -> Graph:
-    """Read the model in `path`.
+    """Read a model.
 
     Args:
-        path: an .onnx file.
+        source: path of an .onnx file, or the model's bytes, an open file, or a ModelProto. Data in
+            other files (`external_data`) are found beside a path alone; those that no op needs may
+            be missing.
         batch: the first dimension of every input; it replaces the one in the file.
         shapes: full shapes of inputs by name; they replace those in the file, and `batch`.
         optimise: simplify the model with onnxslim first: it merges equal parts, and transposes and
@@ -46,7 +48,7 @@ def read_onnx(
         DynamicShapeError: a dimension of an input is open, and neither `batch` nor `shapes` sets
             it.
     """
-    opened = open_model(Path(path))
+    opened = open_model(source)
     graph = Reader(opened, batch, shapes or {}).read()
     if optimise:
         return optimised(opened, graph)
@@ -54,12 +56,12 @@ def read_onnx(
 
 
 def read_onnx_weights(
-    path: str | Path,
+    source: Source,
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[Graph, OwnWeights]:
-    """Read the model in `path`, and the values of its weights.
+    """Read a model, and the values of its weights.
 
     Args and errors are those of `read_onnx`.
 
@@ -67,10 +69,10 @@ def read_onnx_weights(
         The Graph, and the values of its weights by name, for all weights that have no values in the
         Graph. They fit the Graph: an initializer that was transposed while reading is transposed.
     """
-    file = Path(path)
-    reader = Reader(open_model(file), batch, shapes or {})
+    opened = open_model(source)
+    reader = Reader(opened, batch, shapes or {})
     graph = reader.read()
-    return graph, OwnWeights(file, graph, reader.emitter)
+    return graph, OwnWeights(opened.path, graph, reader.emitter)
 
 
 class OwnWeights(Mapping[str, Array]):

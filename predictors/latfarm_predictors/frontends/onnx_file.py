@@ -6,16 +6,18 @@ import mmap
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
 import onnx.checker
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_predictors.frontends.onnx_constants import Array
+from latfarm_predictors.frontends.onnx_external import ExternalTensor, take_out_external
 from latfarm_predictors.frontends.onnx_wire import TensorPlace, WireError, skeleton_of
 
 SIZE_LIMIT_BYTES = 2 * 1024**3
@@ -38,24 +40,36 @@ class ModelFile:
         model: a ModelProto with a graph and without local functions, whose names are all texts.
         data: the bytes of the file.
         places: where in the file the large tensors are, by name.
+        external: the tensors whose data are in other files, by name.
     """
 
-    def __init__(self, path: Path, model: Any, data: memoryview, places: Mapping[str, TensorPlace]):
+    def __init__(
+        self,
+        path: Path,
+        model: Any,
+        data: memoryview,
+        places: Mapping[str, TensorPlace],
+        external: Mapping[str, ExternalTensor] = MappingProxyType({}),
+    ):
         self.path = path
         self.model = model
         self._data = data
         self._places = places
+        self._external = external
 
     def is_big(self, name: str) -> bool:
-        """Whether the data of this initializer stayed in the file."""
-        return name in self._places
+        """Whether the data of this initializer stayed in the file, or in another one."""
+        return name in self._places or name in self._external
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
         """The values of a large initializer; if they are stored as raw data, a view of the file.
 
         Raises:
-            GraphError: the data in the file do not fit the type of the tensor.
+            GraphError: the data in the file do not fit the type of the tensor, or are in another
+                file that is missing.
         """
+        if name in self._external:
+            return self._external[name].array(dtype, shape)
         place = self._places[name]
         if place.raw is not None:
             first, last = place.raw
@@ -72,13 +86,32 @@ class ModelFile:
         return found
 
 
-def open_model(file: Path) -> ModelFile:
-    """Open an ONNX file.
+Source = str | Path | bytes | BinaryIO | Message
+"""Where a model may come from: a path, its bytes, an open file, or an `onnx.ModelProto`."""
+
+IN_MEMORY = Path("model")
+"""What stands for the path of a model that does not come from a path, in errors and names."""
+
+
+def open_model(source: Source) -> ModelFile:
+    """Open an ONNX model.
 
     Raises:
         ModelFileError: the file is missing, is not ONNX, or is damaged.
     """
-    data = _bytes_of(file)
+    if isinstance(source, (str, Path)):
+        file = Path(source)
+        return _opened(file, _bytes_of(file), in_a_folder=True)
+    if isinstance(source, Message):
+        source = source.SerializeToString()
+    data = source if isinstance(source, bytes) else source.read(SIZE_LIMIT_BYTES + 1)
+    if len(data) > SIZE_LIMIT_BYTES:
+        raise ModelFileError(f"{IN_MEMORY}: exceeds ONNX's 2 GiB; export a smaller model")
+    return _opened(IN_MEMORY, memoryview(data), in_a_folder=False)
+
+
+def _opened(file: Path, data: memoryview, *, in_a_folder: bool) -> ModelFile:
+    """See `open_model`."""
     if not data:
         raise ModelFileError(f"{file}: is empty; export the model again")
     model = onnx.ModelProto()
@@ -118,7 +151,8 @@ def open_model(file: Path) -> ModelFile:
                 f"{file}: its functions cannot be inlined: {line_of(error)};"
                 " export without functions"
             ) from error
-    return ModelFile(file, model, data, skeleton.places)
+    external = take_out_external(file, model, in_a_folder=in_a_folder)
+    return ModelFile(file, model, data, skeleton.places, external)
 
 
 def line_of(error: Exception) -> str:
