@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
@@ -86,7 +86,7 @@ class ModelFile:
         return found
 
 
-Source = str | Path | bytes | BinaryIO | Message
+Source: TypeAlias = str | Path | bytes | BinaryIO | Any
 """Where a model may come from: a path, its bytes, an open file, or an `onnx.ModelProto`."""
 
 IN_MEMORY = Path("model")
