@@ -24,7 +24,7 @@ from latfarm_controller.errors import ControllerError
 app = typer.Typer(
     name="latfarm",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     help="""
     Measure DNN latency on a farm of boards, and predict it with honest confidence.
@@ -62,6 +62,15 @@ COMMANDS = (
 )
 
 
+def _tell_version(wanted: bool) -> None:
+    """Print the version and end, if that is wanted."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"latfarm {version('latfarm-controller')}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     verbose: Annotated[
@@ -73,8 +82,15 @@ def options(
     home: Annotated[
         str, typer.Option("--home", envvar="LATFARM_HOME", help="Folder of all state of latfarm.")
     ] = "",
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
 ) -> None:
     """Apply the options that all commands share."""
+    del version  # its callback has printed it
     if home:
         os.environ["LATFARM_HOME"] = home
     output.set_verbosity(verbose)
