@@ -16,7 +16,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from latfarm_controller.agents import wire
+from latfarm_controller.agents import results, wire
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import AgentError
@@ -148,6 +148,7 @@ class MessageFuzzer:
         self._store = store
         self._graph = network()
         self._board = sound_board()
+        self._honest = wire.board_from_pb(self._board)
         self._slowest_ms = 0.0
 
     def take(self, numbers: range) -> None:
@@ -180,7 +181,7 @@ class MessageFuzzer:
         message = self._mutants.mutant(sound_result(request, self._board))
         if message is None:
             return "result: no message"
-        found = wire.measurement_from_pb(message, request)
+        found = results.measurement_from_pb(message, request, self._honest)
         measured[number] = found
         for flaw in flaws(found, "measurement"):
             self._violate(number, flaw)

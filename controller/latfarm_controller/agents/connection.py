@@ -16,8 +16,8 @@ from latfarm_controller.agents.call_errors import as_error, cut
 from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
 from latfarm_controller.errors import AgentError, AgentLostError, UsageError
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest answer of a board: a result with all its runs and layers."""
+MAX_MESSAGE_BYTES = 32 << 20
+"""Largest answer of a board: a million runs with their slowdowns have 16 MB, 20,000 layers 6 MB."""
 
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # boards are in the local network: no proxy is used
@@ -78,6 +78,11 @@ class AgentConnection:
         self._channel: Any = None
         self._agent: Any = None
         self._closed = False
+
+    @property
+    def certified_id(self) -> str:
+        """The id of the board in its certificate; empty without TLS, or if it names none."""
+        return "" if self._proof is None else self._proof.identity.board_id
 
     async def stub(self) -> Any:
         """The stub of the agent's service; the channel is opened at the first call.

@@ -34,7 +34,7 @@ class Describing(agent_pb2_grpc.AgentServiceServicer):
     async def Describe(
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DescribeResponse:
-        return pb.DescribeResponse(board=pb.Board(name="proven"))
+        return pb.DescribeResponse(board=pb.Board(board_id="b", name="proven"))
 
 
 def openssl(*words: str | Path) -> None:
