@@ -23,8 +23,8 @@ ERROR_KEY = "latfarm-error"
 It is absent if the connection failed before the agent could answer.
 """
 
-_TOO_LARGE = ("Received message larger than max", "CLIENT: Received message larger than max")
-"""How gRPC begins the details of a call whose answer is over our limit."""
+_TOO_LARGE = "Received message larger than max"
+"""What gRPC says in the details of a call whose answer is over our limit."""
 _Code = grpc.StatusCode
 _LEASE_NAMES = frozenset({"LEASE", "LEASE_HELD", "LEASE_LOST"})
 
@@ -66,7 +66,7 @@ def as_error(error: Any, address: str, method: str) -> AgentError:
         method: the name of the call.
     """
     code, details, name = error.code(), details_of(error), agents_name(error)
-    if code == _Code.RESOURCE_EXHAUSTED and not name and details.startswith(_TOO_LARGE):
+    if code == _Code.RESOURCE_EXHAUSTED and not name and _TOO_LARGE in details:
         return BadAnswerError(f"{address}: the answer to {method} is too large: {details}")
     if code == _Code.DEADLINE_EXCEEDED:
         return AgentLostError(
