@@ -50,13 +50,14 @@ class IdentityLog:
 
     def refused(self, name: str, reason: str) -> None:
         """Tell that a board was refused because of its id; a minute of refusals is told once."""
-        self._start(self._refusal(name, ID_REFUSED, reason, ""))
+        self._refusal(BoardEvent(name, ID_REFUSED, reason, "", FARM, self._clock_s()))
 
     def measured(self, name: str, measurement: Measurement) -> None:
         """Tell that a board gave a result of another board, platform or fingerprint."""
         if measurement.error_code == RESULT_FOREIGN:
             reason, board_id = measurement.error_message, measurement.board_id
-            self._start(self._refusal(name, RESULT_REFUSED, reason, board_id))
+            at_s = self._clock_s()
+            self._refusal(BoardEvent(name, RESULT_REFUSED, reason, board_id, FARM, at_s))
 
     async def close(self) -> None:
         """Wait until everything is stored."""
@@ -76,22 +77,16 @@ class IdentityLog:
             self._ids[name] = board_id
             changed = f"; before it was {before}" if before else ""
             reason = f"its id is {board_id} from now on{changed}; no other id is believed"
-            await self._tell(BoardEvent(name, ID_PINNED, reason, board_id, FARM))
+            await self._tell(BoardEvent(name, ID_PINNED, reason, board_id, FARM, self._clock_s()))
 
-    async def _refusal(self, name: str, event: str, reason: str, board_id: str) -> None:
-        now_s = self._clock_s()
-        told_s = self._refused.get((name, event))
-        if told_s is not None and 0 <= now_s - told_s < QUIET_S:
-            return
-        self._refused[name, event] = now_s
-        async with self._writing:
-            await self._tell(BoardEvent(name, event, reason, board_id, FARM))
+    def _refusal(self, event: BoardEvent) -> None:
+        told_s = self._refused.get((event.board, event.event))
+        if told_s is None or not 0 <= event.at_s - told_s < QUIET_S:
+            self._refused[event.board, event.event] = event.at_s
+            self._start(self._tell(event))
 
     async def _tell(self, event: BoardEvent) -> None:
-        told = BoardEvent(
-            event.board, event.event, event.reason, event.board_id, event.actor, self._clock_s()
-        )
-        await asyncio.to_thread(self._store.add_board_event, told)
+        await asyncio.to_thread(self._store.add_board_event, event)
         logger.warning("board %s: %s: %s", event.board, event.event, event.reason)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
