@@ -76,7 +76,7 @@ class AgentClient:
     ) -> None:
         self.address = address
         self.holder = holder
-        self._board_id = board_id
+        self.board_id = board_id
         self._described: BoardInfo | None = None
         self.patience = patience or Patience()
         self._connection = AgentConnection(address, tls, self.patience, insecure)
@@ -261,7 +261,7 @@ class AgentClient:
     def _check_identity(self, board_id: str) -> None:
         """Raise an IdentityError if the board has another id than it must have."""
         for source, wanted in (
-            ("the inventory", self._board_id),
+            ("the inventory", self.board_id),
             ("its certificate", self._connection.certified_id),
         ):
             if wanted and board_id != wanted:

@@ -38,6 +38,8 @@ class KnownBoards:
                 self._statuses[entry.name] = BoardStatus(entry.name, reason=_CONNECTING)
             elif entry.board_id in ("", known.board_id) or not known.board_id:
                 continue
+            else:
+                self._statuses[entry.name].reason = _CONNECTING
             self._entries[entry.name] = entry
             new.append(entry)
         return new
