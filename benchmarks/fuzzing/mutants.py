@@ -44,6 +44,8 @@ _INTEGERS = {
 }
 _LONG = 1 << 16
 """Letters of the longest texts."""
+_MOST_BYTES = 4 << 20
+"""Bytes that the copies of one part may have; more than that is refused before it is read."""
 
 
 class Mutants:
@@ -128,7 +130,8 @@ class Mutants:
             if len(found) > 1 and dice.random() < 0.5:
                 added.CopyFrom(found[0])
             self._damage(added)
-            found.extend([added] * (times - 1))
+            fitting = _MOST_BYTES // max(added.ByteSize(), 1)
+            found.extend([added] * (min(times, fitting) - 1))
 
     def _hostile(self, field: FieldDescriptor) -> Any:
         dice = self._dice
