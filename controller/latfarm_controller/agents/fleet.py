@@ -116,12 +116,14 @@ class Fleet:
         another id than before, or with the id of another board, counts as unreachable.
         """
         found = await asyncio.gather(*(self._view(entry) for entry in await self.entries()))
-        views = await asyncio.to_thread(identified, list(found), Registry(self._config.boards_file))
+        own = "" if self._local is None else LOCAL
+        registry = Registry(self._config.boards_file)
+        views = await asyncio.to_thread(identified, list(found), registry, own)
         listener = self._listener
         for view in views:
             if listener is not None and view.foreign:
                 listener.refused(view.entry.name, view.error)
-            elif listener is not None and view.info is not None and view.entry.name != LOCAL:
+            elif listener is not None and view.info is not None and view.entry.name != own:
                 listener.identified(view.entry.name, view.info.board_id)
         return views
 
@@ -177,7 +179,7 @@ class Fleet:
             return self._local.address
 
 
-def identified(views: Sequence[BoardView], registry: Registry) -> list[BoardView]:
+def identified(views: Sequence[BoardView], registry: Registry, own: str = "") -> list[BoardView]:
     """The views with the ids of their boards noted; a board with a foreign id counts as refused.
 
     The board that this machine is itself has its id in any case, since its agent was started here.
@@ -187,8 +189,9 @@ def identified(views: Sequence[BoardView], registry: Registry) -> list[BoardView
     Args:
         views: what each board says about itself.
         registry: the inventory, in which ids are noted.
+        own: name of the board whose agent was started here; empty if there is none.
     """
-    local = {v.entry.name: v.info.board_id for v in views if v.info and v.entry.name == LOCAL}
+    local = {v.entry.name: v.info.board_id for v in views if v.info and v.entry.name == own}
     noted = {view.entry.board_id: view.entry.name for view in views if view.entry.board_id}
     noted |= {board_id: name for name, board_id in local.items()}
     given = Counter(view.info.board_id for view in views if view.info is not None)
@@ -200,7 +203,9 @@ def identified(views: Sequence[BoardView], registry: Registry) -> list[BoardView
             continue
         board_id, reason = info.board_id, ""
         holder = noted.get(board_id, "")
-        if holder and holder != entry.name:
+        if holder and holder == own != entry.name:
+            reason = _this_machine(entry.name, board_id)
+        elif holder and holder != entry.name:
             reason = second_holder(entry.name, board_id, holder)
         elif entry.board_id not in ("", board_id):
             reason = changed_id(entry.name, board_id, entry.board_id)
@@ -228,6 +233,15 @@ def _pin(registry: Registry, name: str, board_id: str) -> str:
 
 def _has(view: BoardView, board_id: str) -> bool:
     return view.info is not None and view.info.board_id == board_id
+
+
+def _this_machine(name: str, board_id: str) -> str:
+    """The message for a board that has the id of this machine."""
+    return (
+        f"board {name} says that its id is {board_id}, which is that of board {LOCAL}, this "
+        f"machine; nothing of it is used; to use {name} in the place of {LOCAL}, set "
+        "LATFARM_LOCAL_AGENT=false"
+    )
 
 
 def _several(board_id: str, names: Sequence[str]) -> str:

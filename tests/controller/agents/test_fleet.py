@@ -73,10 +73,18 @@ def test_of_several_boards_with_a_new_id_none_is_believed(registry: Registry) ->
 def test_the_id_of_this_machine_is_its_own(registry: Registry) -> None:
     registry.pin("a", "1")
     views = [view(registry, "a", "1"), view(registry, "b", "1"), view(registry, LOCAL, "1")]
-    found = told(identified(views, registry))
+    found = told(identified(views, registry, LOCAL))
     assert found[LOCAL] == "1"
     assert "which is that of board local" in found["a"]
     assert "which is that of board local" in found["b"]
+
+
+def test_a_board_that_is_only_called_local_is_a_board_as_any_other(registry: Registry) -> None:
+    registry.pin("a", "1")
+    registry.add(LOCAL, "h:9")
+    found = told(identified([view(registry, "a", "1"), view(registry, LOCAL, "1")], registry))
+    assert found["a"] == "1"
+    assert "which is that of board a" in found[LOCAL]
 
 
 def test_an_inventory_that_cannot_be_written_keeps_no_board_away(registry: Registry) -> None:
