@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import random
+import re
+import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -33,11 +35,13 @@ from benchmarks.fuzzing.part import PartReport
 
 BATCH_CASES = 100
 """How many values are written to the store in one transaction."""
+MEMORY_BYTES = 2 << 30
+"""The largest memory that the process may use."""
 LONGEST_TEXT = 8192
 """Letters of the longest text that a value may have."""
 MOST_PARTS = 100_000
 """Elements of the longest list or mapping that a value may have."""
-CAMPAIGN = "fuzz"
+_CODE = re.compile(r"[A-Z_]{1,40}")
 
 
 def network() -> Graph:
@@ -150,6 +154,7 @@ class MessageFuzzer:
         self._board = sound_board()
         self._honest = wire.board_from_pb(self._board)
         self._slowest_ms = 0.0
+        self._stored = 0
 
     def take(self, numbers: range) -> None:
         """Make the cases of these numbers; what becomes of them is stored in one transaction."""
@@ -165,7 +170,7 @@ class MessageFuzzer:
             self.report.outcomes[outcome] += 1
             spent_ms = 1e3 * (time.process_time() - started_s)
             self._slowest_ms = max(self._slowest_ms, spent_ms)
-        self._keep(measured)
+        self._keep(f"fuzz-{numbers.start}", measured)
         self.report.figures["slowest_ms"] = round(self._slowest_ms, 1)
 
     def _violate(self, number: int, text: str) -> None:
@@ -185,7 +190,8 @@ class MessageFuzzer:
         measured[number] = found
         for flaw in flaws(found, "measurement"):
             self._violate(number, flaw)
-        return f"result: {found.error_code[:40] if found.error_code.isupper() else found.outcome}"
+        code = _CODE.fullmatch(found.error_code)
+        return f"result: {code[0] if code else found.outcome}"
 
     def _describe(self, number: int) -> str:
         message = self._mutants.mutant(self._board)
@@ -203,28 +209,38 @@ class MessageFuzzer:
         self._store.add_board_event(event)
         return "describe: ok"
 
-    def _keep(self, measured: Mapping[int, Measurement]) -> None:
+    def _keep(self, campaign: str, measured: Mapping[int, Measurement]) -> None:
         """Store values and read them again; a failing transaction is repeated one by one."""
         pairs = [(measurement, self._graph) for measurement in measured.values()]
         try:
-            self._store.add_measurements(CAMPAIGN, pairs)
+            self._store.add_measurements(campaign, pairs)
         except Exception:
             for number, measurement in measured.items():
                 try:
-                    self._store.add_measurements(CAMPAIGN, [(measurement, self._graph)])
+                    self._store.add_measurements(campaign, [(measurement, self._graph)])
                 except Exception as error:
                     self._violate(number, f"the store raises {type(error).__name__}: {error}")
-
-    def check_stored(self) -> None:
-        """Read all that was stored."""
         try:
-            count = sum(1 for _ in self._store.measurements(campaign_id=CAMPAIGN))
-            self._store.campaign_measurements(CAMPAIGN)
+            found = self._store.campaign_measurements(campaign)
+        except Exception as error:
+            self._violate(min(measured), f"reading raises {type(error).__name__}: {error}")
+            return
+        self._stored += len(found)
+        for number, measurement in measured.items():
+            if found.get(measurement.request_id) != measurement:
+                self._violate(number, "the store does not give back what it was given")
+
+    def check_end(self) -> None:
+        """Read all events that were stored, and check the memory that the process took."""
+        try:
             self._store.board_events()
         except Exception as error:
             self._violate(-1, f"reading raises {type(error).__name__}: {error}")
-        else:
-            self.report.figures["stored"] = count
+        self.report.figures["stored_and_read"] = self._stored
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.report.figures["peak_mib"] = round(peak_bytes / 2**20)
+        if peak_bytes > MEMORY_BYTES:
+            self._violate(-1, f"the process took {peak_bytes} bytes")
 
 
 def run(count: int, seed: int) -> PartReport:
@@ -233,5 +249,5 @@ def run(count: int, seed: int) -> PartReport:
         fuzzer = MessageFuzzer(seed, store)
         for first in range(0, count, BATCH_CASES):
             fuzzer.take(range(first, min(first + BATCH_CASES, count)))
-        fuzzer.check_stored()
+        fuzzer.check_end()
     return fuzzer.report

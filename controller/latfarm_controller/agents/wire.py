@@ -20,10 +20,7 @@ from latfarm_controller.agents.board import (
     PlatformInfo,
     RuntimeInfo,
 )
-from latfarm_controller.errors import BadAnswerError, UsageError
-
-MOST_DESCRIPTION_BYTES = 4 << 20
-"""Largest description of a board: 500 platforms need about 250 KB."""
+from latfarm_controller.errors import UsageError
 
 
 class _GraphIdentity(Protocol):
@@ -122,11 +119,6 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
     Raises:
         BadAnswerError: a field is out of its bounds, or there are too many runtimes or platforms.
     """
-    size_bytes = message.ByteSize()
-    if size_bytes > MOST_DESCRIPTION_BYTES:
-        raise BadAnswerError(
-            f"the board described itself in {size_bytes} bytes, {MOST_DESCRIPTION_BYTES} at most"
-        )
     bounds.count(message.runtimes, bounds.MOST_RUNTIMES, "runtimes")
     platforms = [platform for runtime in message.runtimes for platform in runtime.platforms]
     bounds.count(platforms, bounds.MOST_PLATFORMS, "platforms")

@@ -50,6 +50,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     fingerprint: str = "f"
     result_board_id: str = ""
     result_fingerprint: str = ""
+    note: str = ""
     lease_asked: asyncio.Event = field(default_factory=asyncio.Event)
     may_grant: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -60,7 +61,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
         await self._fail(context, self.describe_faults)
         platform = pb.Platform(name=REQUEST.platform, fingerprint=self.fingerprint)
         return pb.DescribeResponse(
-            board=pb.Board(board_id=self.board_id, name="fake"),
+            board=pb.Board(board_id=self.board_id, name="fake", conditions={"note": self.note}),
             runtimes=[pb.Runtime(name="toy", available=True, platforms=[platform])],
             state="idle",
         )
@@ -152,6 +153,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
                 settings=request.settings,
                 board_id=self.result_board_id or self.board_id,
                 fingerprint=self.result_fingerprint,
+                error_message=self.note,
             )
         if fault == "cut":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
