@@ -24,9 +24,9 @@ from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.simulated.cost import exact_energy_mj
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
-from latfarm_agent.wire import request_from_pb, result_as_pb
+from latfarm_agent.wire import board_as_pb, request_from_pb, result_as_pb, runtime_as_pb
 from latfarm_controller import builders, zoo
-from latfarm_controller.agents import wire
+from latfarm_controller.agents import results, wire
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.farm.boards.interfaces import BoardRequest
@@ -35,6 +35,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
+from latfarm_protos.v1 import agent_pb2 as pb
 
 ASKED_AT_ONCE = 32
 """Number of requests that the campaign is asked for at a time."""
@@ -121,6 +122,12 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
     profile.write_text(json.dumps(PROFILE))
     model = folder / "model"
     bench = simulated_bench(BenchOptions("toy", None, folder / "bench"), profile)
+    described, runtimes = bench.describe()
+    board = wire.board_from_pb(
+        pb.DescribeResponse(
+            board=board_as_pb(described), runtimes=[runtime_as_pb(runtime) for runtime in runtimes]
+        )
+    )
     told: dict[str, Measurement] = {}
 
     def measure(request: MeasurementRequest) -> Measurement:
@@ -132,8 +139,8 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
             on_stage=lambda _: None,
             cancelled=lambda: False,
         )
-        told[request.request_id] = wire.measurement_from_pb(
-            result_as_pb(result), BoardRequest.of(request)
+        told[request.request_id] = results.measurement_from_pb(
+            result_as_pb(result), BoardRequest.of(request), board
         )
         return told[request.request_id]
 

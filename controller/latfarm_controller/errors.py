@@ -7,6 +7,8 @@ ControllerError (exit 1)
 ├── AgentError (exit 1)            a board answered with an error, or not at all
 │   ├── AgentLostError                 it is unreachable, or the connection broke
 │   ├── CertificateError               its certificate or ours is not accepted
+│   ├── IdentityError                  it is not the board that its name in the inventory means
+│   ├── BadAnswerError                 it said what no board can say
 │   ├── DiskFullError                  it has no disk space for a model
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
@@ -45,6 +47,14 @@ class AgentLostError(AgentError):
 
 class CertificateError(AgentError):
     """The board's certificate or ours is missing, wrong, expired or revoked."""
+
+
+class IdentityError(AgentError):
+    """A board has another id than its entry or certificate, or the id of another board."""
+
+
+class BadAnswerError(AgentError):
+    """A board said what no board can say. The message says what, in one printable line."""
 
 
 class DiskFullError(AgentError):

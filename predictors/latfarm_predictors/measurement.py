@@ -137,7 +137,8 @@ class Measurement:
         energy_spread_mj: standard deviation of `energy_mj`.
         idle_mw: power of the board at rest.
         energy_source: power rail that was read.
-        measured_at_s: Unix time.
+        measured_at_s: Unix time by the clock of the board, which may be wrong.
+        received_at_s: Unix time by the clock of the controller that received it; 0 if none did.
         protocol_version: of the measurement protocol.
         settings: that the board used.
         conditions: clocks, temperatures and so on while it was measured, by name.
@@ -174,6 +175,7 @@ class Measurement:
     idle_mw: float | None = None
     energy_source: str = ""
     measured_at_s: float = 0.0
+    received_at_s: float = 0.0
     protocol_version: int = PROTOCOL_VERSION
     settings: Settings = field(default_factory=Settings)
     conditions: Mapping[str, str] = field(default_factory=dict)
@@ -182,6 +184,14 @@ class Measurement:
     def ok(self) -> bool:
         """Whether it has a latency."""
         return self.outcome is Outcome.OK and self.latency_ms is not None
+
+    @property
+    def told_at_s(self) -> float:
+        """The time by which measurements are ordered: when the controller received it.
+
+        A measurement that no controller received counts from when it was measured.
+        """
+        return self.received_at_s or self.measured_at_s
 
     @property
     def energy_story(self) -> str:

@@ -34,6 +34,7 @@ from pathlib import Path
 from latfarm_predictors.whole_file import written_whole
 from latfarm_protos.trust.identity import (
     AGENT,
+    BOARD_PREFIX,
     CONTROLLER,
     ROLE_PREFIX,
     ROLES,
@@ -132,6 +133,7 @@ class Authority:
         request: Path | None = None,
         days: int = DAYS,
         replace: bool = True,
+        board_id: str = "",
     ) -> Path:
         """Issue a certificate; returns its file. If a key is made too, it lies beside that file.
 
@@ -143,7 +145,13 @@ class Authority:
                 ignored. None: a key is made here.
             days: how long the certificate is valid.
             replace: whether to replace an earlier certificate of this name, which stays valid.
+            board_id: the id of the board that it is for; no other board can use it then.
         """
+        if board_id and (role != AGENT or not _NAME.fullmatch(board_id)):
+            raise UsageError(
+                f"board id {board_id!r}: only for the role {AGENT}; letters, digits, '.', '_' and "
+                "'-' only, at most 63"
+            )
         if not _NAME.fullmatch(name):
             raise UsageError(f"name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
         if role not in ROLES:
@@ -156,7 +164,7 @@ class Authority:
             raise UsageError(f"{issued / name}.crt: issued already; give --replace to issue anew")
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             extensions = Path(scratch) / "extensions"
-            extensions.write_text(_extensions(role, [name, *names]), encoding="ascii")
+            extensions.write_text(_extensions(role, [name, *names], board_id), encoding="ascii")
             asked = Path(scratch) / "new.csr"
             made = ("-keyout", "new.key") if request is None else ()
             if request is None:
@@ -248,8 +256,9 @@ class Authority:
         return done.stdout
 
 
-def _extensions(role: str, names: Sequence[str]) -> str:
+def _extensions(role: str, names: Sequence[str], board_id: str = "") -> str:
     named = [_alternative(name) for name in dict.fromkeys(names)]
+    named += [f"URI:{BOARD_PREFIX}{board_id}"] if board_id else []
     usage = _USAGE.get(role, "clientAuth")
     return (
         "basicConstraints=critical,CA:FALSE\n"

@@ -6,10 +6,12 @@ from typing import Any
 
 import grpc
 
+from latfarm_controller.agents import bounds
 from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
+    BadAnswerError,
     CertificateError,
     DiskFullError,
     LeaseError,
@@ -21,6 +23,8 @@ ERROR_KEY = "latfarm-error"
 It is absent if the connection failed before the agent could answer.
 """
 
+_TOO_LARGE = "Received message larger than max"
+"""What gRPC says in the details of a call whose answer is over our limit."""
 _Code = grpc.StatusCode
 _LEASE_NAMES = frozenset({"LEASE", "LEASE_HELD", "LEASE_LOST"})
 
@@ -29,8 +33,14 @@ def agents_name(error: Any) -> str:
     """The agent's name for the error; empty if the agent could not answer."""
     for key, value in error.trailing_metadata() or ():
         if key == ERROR_KEY:
-            return value if isinstance(value, str) else value.decode(errors="replace")
+            text = value if isinstance(value, str) else value.decode(errors="replace")
+            return bounds.text(text, bounds.NAME_LETTERS)
     return ""
+
+
+def details_of(error: Any) -> str:
+    """What the board says about an error, in one printable line of bounded length."""
+    return bounds.text(error.details() or "")
 
 
 def cut(error: Any) -> bool:
@@ -55,7 +65,9 @@ def as_error(error: Any, address: str, method: str) -> AgentError:
         address: the address of the board.
         method: the name of the call.
     """
-    code, details, name = error.code(), error.details() or "", agents_name(error)
+    code, details, name = error.code(), details_of(error), agents_name(error)
+    if code == _Code.RESOURCE_EXHAUSTED and not name and _TOO_LARGE in details:
+        return BadAnswerError(f"{address}: the answer to {method} is too large: {details}")
     if code == _Code.DEADLINE_EXCEEDED:
         return AgentLostError(
             f"{address}: no answer to {method} in time: does an agent run there, "

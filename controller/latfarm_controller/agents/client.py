@@ -12,19 +12,28 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from latfarm_controller.agents import wire
+from latfarm_controller.agents import results, wire
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
-from latfarm_controller.agents.call_errors import as_error, cut
+from latfarm_controller.agents.call_errors import as_error, cut, details_of
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles
-from latfarm_controller.errors import AgentError, AgentLostError, LeaseError
+from latfarm_controller.errors import (
+    AgentError,
+    AgentLostError,
+    BadAnswerError,
+    IdentityError,
+    LeaseError,
+)
+
+_T = TypeVar("_T")
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a model in one message of an upload."""
@@ -43,6 +52,7 @@ class AgentClient:
         AgentLostError: the board cannot be reached, or was lost and did not come back in time.
         CertificateError: the board is not who it must be, or does not accept our certificate.
         LeaseError: the method needs a lease, and this client has none or has lost it.
+        BadAnswerError: the board said what no board can say.
         AgentError: the board refused, and says why.
 
     Args:
@@ -51,6 +61,7 @@ class AgentClient:
         tls: how both sides prove who they are; None for plain text, which is allowed on loopback.
         patience: how long to wait for answers.
         insecure: allow plain text beyond loopback as well.
+        board_id: the id that the board must have; empty: any, unless its certificate names one.
     """
 
     def __init__(
@@ -61,9 +72,12 @@ class AgentClient:
         *,
         patience: Patience | None = None,
         insecure: bool = False,
+        board_id: str = "",
     ) -> None:
         self.address = address
         self.holder = holder
+        self.board_id = board_id
+        self._described: BoardInfo | None = None
         self.patience = patience or Patience()
         self._connection = AgentConnection(address, tls, self.patience, insecure)
         self._lease: Lease | None = None
@@ -74,11 +88,18 @@ class AgentClient:
         return self._lease
 
     async def describe(self, timeout_ms: float | None = None) -> BoardInfo:
-        """Ask the board what it is and which platforms it offers; this needs no lease."""
+        """Ask the board what it is and which platforms it offers; this needs no lease.
+
+        Raises:
+            IdentityError: it has another id than it must have.
+        """
         answer = await self._connection.call(
             "Describe", pb.DescribeRequest(), timeout_ms, again=True
         )
-        return wire.board_from_pb(answer)
+        info = self._told(partial(wire.board_from_pb, answer))
+        self._check_identity(info.board_id)
+        self._described = info
+        return info
 
     async def acquire(self, ttl_ms: int) -> Lease:
         """Lease the board for `ttl_ms` milliseconds.
@@ -163,8 +184,9 @@ class AgentClient:
     ) -> Measurement:
         """Ask the board how long a model takes.
 
-        A failure of the model or of the board is returned as a measurement, too. The board keeps
-        the result until it is acknowledged.
+        A failure of the model or of the board is returned as a measurement, too; so is a result
+        that cannot be right, or that is of another board or platform. The board keeps the result
+        until it is acknowledged.
 
         Args:
             request: what to measure; if its `profile` is set, the runtime's profiler is used.
@@ -193,7 +215,7 @@ class AgentClient:
                     ) from error
                 await self.describe(self.patience.away_ms)
             else:
-                return wire.measurement_from_pb(result, request)
+                return await self._measured(result, request)
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         """Let the board forget results that are in the store; returns how many of them it had."""
@@ -223,6 +245,38 @@ class AgentClient:
             raise LeaseError(f"{self.address}: the board is not leased to {self.holder}")
         return self._lease
 
+    async def _measured(self, result: pb.Result, request: wire.Request) -> Measurement:
+        """The measurement in a result; a result that fits no more is judged by a new description.
+
+        The agent may have been started with other runtimes since the board described itself.
+        """
+        received_at_s = time.time()
+        info = self._described or await self.describe()
+        found = results.measurement_from_pb(result, request, info, received_at_s)
+        if found.error_code == results.RESULT_FOREIGN:
+            info = await self.describe()
+            found = results.measurement_from_pb(result, request, info, received_at_s)
+        return found
+
+    def _check_identity(self, board_id: str) -> None:
+        """Raise an IdentityError if the board has another id than it must have."""
+        for source, wanted in (
+            ("the inventory", self.board_id),
+            ("its certificate", self._connection.certified_id),
+        ):
+            if wanted and board_id != wanted:
+                raise IdentityError(
+                    f"{self.address}: the board says that its id is {board_id}, but {source} says "
+                    f"{wanted}; nothing of it is used"
+                )
+
+    def _told(self, convert: Callable[[], _T]) -> _T:
+        """What a message of the board says; an error names the address of the board."""
+        try:
+            return convert()
+        except BadAnswerError as error:
+            raise BadAnswerError(f"{self.address}: {error}") from error
+
     async def _send(self, token: int, sha256: str, data: bytes, offset: int) -> pb.BlobState:
         """Send the bytes of a model from `offset` on; returns what the board has then."""
 
@@ -248,7 +302,7 @@ class AgentClient:
             # another upload of the same model has gone further.
             moved = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.ABORTED)
             if cut(error) or error.code() in moved:
-                raise CutError(error.details() or error.code().name) from error
+                raise CutError(details_of(error) or error.code().name) from error
             raise as_error(error, self.address, "UploadBlob") from error
         finally:
             call.cancel()
@@ -277,10 +331,10 @@ class AgentClient:
                     result: pb.Result = event.result
                     return result
                 if kind == "stage":
-                    on_stage(wire.stage_from_pb(event.stage))
+                    on_stage(self._told(partial(wire.stage_from_pb, event.stage)))
         except grpc.aio.AioRpcError as error:
             if cut(error):
-                raise CutError(error.details() or error.code().name) from error
+                raise CutError(details_of(error) or error.code().name) from error
             raise as_error(error, self.address, method) from error
         finally:
             call.cancel()

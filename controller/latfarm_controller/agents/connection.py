@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,30 @@ from latfarm_controller.agents.call_errors import as_error, cut
 from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
 from latfarm_controller.errors import AgentError, AgentLostError, UsageError
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest answer of a board: a result with all its runs and layers."""
+RESULT_BYTES = 20 << 20
+"""Largest result of a board: a million runs with their slowdowns have 16 MB, 20,000 layers 3 MB."""
+DESCRIPTION_BYTES = 2 << 20
+"""Largest description of a board: 500 platforms with their settings have about half of that."""
+ANSWER_BYTES = 1 << 16
+"""Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
+_LARGER = {"Describe": DESCRIPTION_BYTES, "Measure": RESULT_BYTES, "Profile": RESULT_BYTES}
+_SERVICE = "latfarm_protos.v1.AgentService"
+# A small message can become a large one in memory: empty parts of two bytes become fifty times as
+# large (measured with protobuf 7). So each call has a limit of its own (gRFC A2, service config).
+_SERVICE_CONFIG = json.dumps(
+    {
+        "methodConfig": [
+            {"name": [{"service": _SERVICE}], "maxResponseMessageBytes": ANSWER_BYTES},
+            *(
+                {
+                    "name": [{"service": _SERVICE, "method": method}],
+                    "maxResponseMessageBytes": most_bytes,
+                }
+                for method, most_bytes in _LARGER.items()
+            ),
+        ]
+    }
+)
 
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # boards are in the local network: no proxy is used
@@ -27,7 +50,9 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),  # also sets TCP's user timeout
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", RESULT_BYTES),
+    ("grpc.service_config", _SERVICE_CONFIG),
+    ("grpc.service_config_disable_resolution", 1),  # only ours counts
 )
 
 
@@ -78,6 +103,11 @@ class AgentConnection:
         self._channel: Any = None
         self._agent: Any = None
         self._closed = False
+
+    @property
+    def certified_id(self) -> str:
+        """The id of the board in its certificate; empty without TLS, or if it names none."""
+        return "" if self._proof is None else self._proof.identity.board_id
 
     async def stub(self) -> Any:
         """The stub of the agent's service; the channel is opened at the first call.

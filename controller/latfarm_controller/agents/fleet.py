@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
-from latfarm_controller.agents.registry import BoardEntry, Registry
+from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id, second_holder
 from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.errors import AgentError, UsageError
+from latfarm_controller.errors import AgentError, IdentityError, UsageError
+
+logger = logging.getLogger(__name__)
 
 LOCAL = "local"
 """Name of the board that this machine is itself."""
@@ -33,6 +39,28 @@ class BoardView:
     entry: BoardEntry
     info: BoardInfo | None = None
     error: str = ""
+    foreign: bool = False
+    """Whether it was refused because of its id."""
+
+
+class IdentityListener(Protocol):
+    """Is told what ids boards give. It is called from the event loop and must not wait."""
+
+    def identified(self, name: str, board_id: str) -> None:
+        """The board of that name answered with its own id."""
+        ...
+
+    def refused(self, name: str, reason: str) -> None:
+        """The board of that name is not used, because it gave another id than its own."""
+        ...
+
+
+def proven(entry: BoardEntry, tls_dir: Path) -> BoardEntry:
+    """An entry with the controller's own certificates, if it needs some and names none."""
+    if entry.tls is not None or entry.insecure or is_loopback(split(entry.address)[0]):
+        return entry
+    tls = home_files(tls_dir)
+    return entry if tls is None else replace(entry, tls=tls)
 
 
 class Fleet:
@@ -46,6 +74,11 @@ class Fleet:
         self._holder = holder
         self._local: LocalAgent | None = None
         self._starting = asyncio.Lock()
+        self._listener: IdentityListener | None = None
+
+    def listen(self, listener: IdentityListener) -> None:
+        """Have a listener told about ids; it takes the place of an earlier one."""
+        self._listener = listener
 
     def address(self, name: str) -> str:
         """The address of a board; empty for the local agent before it runs.
@@ -68,21 +101,31 @@ class Fleet:
             UsageError: the inventory cannot be read.
             AgentError: the local agent cannot be started.
         """
-        listed = [self._proven(entry) for entry in Registry(self._config.boards_file).list()]
+        listed = [
+            proven(entry, self._config.tls_dir)
+            for entry in Registry(self._config.boards_file).list()
+        ]
         if not self._config.local_agent or any(entry.name == LOCAL for entry in listed):
             return listed
         return [BoardEntry(LOCAL, await self._local_address()), *listed]
 
-    def _proven(self, entry: BoardEntry) -> BoardEntry:
-        """An entry with the controller's own certificates, if it needs some and names none."""
-        if entry.tls is not None or entry.insecure or is_loopback(split(entry.address)[0]):
-            return entry
-        tls = home_files(self._config.tls_dir)
-        return entry if tls is None else replace(entry, tls=tls)
-
     async def views(self) -> list[BoardView]:
-        """What each board says about itself; boards that cannot be reached are included."""
-        return list(await asyncio.gather(*(self._view(entry) for entry in await self.entries())))
+        """What each board says about itself; boards that cannot be reached are included.
+
+        A board that answers for the first time gets its id noted in the inventory. A board with
+        another id than before, or with the id of another board, counts as unreachable.
+        """
+        found = await asyncio.gather(*(self._view(entry) for entry in await self.entries()))
+        own = "" if self._local is None else LOCAL
+        registry = Registry(self._config.boards_file)
+        views = await asyncio.to_thread(identified, list(found), registry, own)
+        listener = self._listener
+        for view in views:
+            if listener is not None and view.foreign:
+                listener.refused(view.entry.name, view.error)
+            elif listener is not None and view.info is not None and view.entry.name != own:
+                listener.identified(view.entry.name, view.info.board_id)
+        return views
 
     async def offering(self, platform: str) -> list[BoardView]:
         """The reachable boards that offer a platform.
@@ -115,7 +158,8 @@ class Fleet:
             try:
                 return BoardView(entry, await client.describe(DESCRIBE_MS))
             except AgentError as error:
-                return BoardView(entry, error=str(error))
+                foreign = isinstance(error, IdentityError)
+                return BoardView(entry, error=str(error), foreign=foreign)
 
     async def _local_address(self) -> str:
         async with self._starting:
@@ -133,6 +177,80 @@ class Fleet:
                 await asyncio.to_thread(local.start, self._config.start_timeout_ms)
                 self._local = local
             return self._local.address
+
+
+def identified(views: Sequence[BoardView], registry: Registry, own: str = "") -> list[BoardView]:
+    """The views with the ids of their boards noted; a board with a foreign id counts as refused.
+
+    The board that this machine is itself has its id in any case, since its agent was started here.
+    An id that was noted belongs to its board. Where several boards give an id that is not noted
+    yet, none of them is believed.
+
+    Args:
+        views: what each board says about itself.
+        registry: the inventory, in which ids are noted.
+        own: name of the board whose agent was started here; empty if there is none.
+    """
+    local = {v.entry.name: v.info.board_id for v in views if v.info and v.entry.name == own}
+    noted = {view.entry.board_id: view.entry.name for view in views if view.entry.board_id}
+    noted |= {board_id: name for name, board_id in local.items()}
+    given = Counter(view.info.board_id for view in views if view.info is not None)
+    found = []
+    for view in views:
+        entry, info = view.entry, view.info
+        if info is None:
+            found.append(view)
+            continue
+        board_id, reason = info.board_id, ""
+        holder = noted.get(board_id, "")
+        if holder and holder == own != entry.name:
+            reason = _this_machine(entry.name, board_id)
+        elif holder and holder != entry.name:
+            reason = second_holder(entry.name, board_id, holder)
+        elif entry.board_id not in ("", board_id):
+            reason = changed_id(entry.name, board_id, entry.board_id)
+        elif not holder and given[board_id] > 1:
+            reason = _several(board_id, [v.entry.name for v in views if _has(v, board_id)])
+        elif not holder:
+            reason = _pin(registry, entry.name, board_id)
+        if reason:
+            found.append(BoardView(entry, error=reason, foreign=True))
+        else:
+            found.append(BoardView(replace(entry, board_id=board_id), info))
+    return found
+
+
+def _pin(registry: Registry, name: str, board_id: str) -> str:
+    """Note the id of a board that answers for the first time; why it is refused, else empty."""
+    try:
+        registry.pin(name, board_id)
+    except IdentityError as error:
+        return str(error)
+    except UsageError as error:  # such as an inventory that we may not write
+        logger.warning("the id of board %s cannot be noted: %s", name, error)
+    return ""
+
+
+def _has(view: BoardView, board_id: str) -> bool:
+    return view.info is not None and view.info.board_id == board_id
+
+
+def _this_machine(name: str, board_id: str) -> str:
+    """The message for a board that has the id of this machine."""
+    return (
+        f"board {name} says that its id is {board_id}, which is that of board {LOCAL}, this "
+        f"machine; nothing of it is used; to use {name} in the place of {LOCAL}, set "
+        "LATFARM_LOCAL_AGENT=false"
+    )
+
+
+def _several(board_id: str, names: Sequence[str]) -> str:
+    """The message for boards that all give one id which is not noted for any of them."""
+    return (
+        f"boards {_some(names, ', ')} all say that their id is {board_id}, which is not known from "
+        "before; none of them is used; say whose id it is: latfarm boards accept "
+        f"{names[0]}"
+    )
 
 
 async def _knock(address: str) -> None:

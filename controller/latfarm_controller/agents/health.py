@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latfarm_controller.agents.board import BoardInfo
+from latfarm_controller.agents.call_errors import details_of
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.registry import BoardEntry
@@ -72,7 +73,12 @@ async def _look(entry: BoardEntry, timeout_ms: float) -> Health:
     patience = Patience(call_ms=timeout_ms, away_ms=timeout_ms, quiet_ms=timeout_ms)
     try:
         async with AgentClient(
-            entry.address, HOLDER, entry.tls, patience=patience, insecure=entry.insecure
+            entry.address,
+            HOLDER,
+            entry.tls,
+            patience=patience,
+            insecure=entry.insecure,
+            board_id=entry.board_id,
         ) as client:
             info = await client.describe(timeout_ms)
         status = await _status(entry, timeout_ms)
@@ -99,5 +105,6 @@ async def _status(entry: BoardEntry, timeout_ms: float) -> str:
                 health_pb2.HealthCheckRequest(service=""), timeout=timeout_ms / 1e3
             )
         except grpc.aio.AioRpcError as error:
-            raise AgentError(f"{entry.address}: health: {error.details()}") from error
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
+            raise AgentError(f"{entry.address}: health: {details_of(error)}") from error
+    kinds = health_pb2.HealthCheckResponse.ServingStatus
+    return str(kinds.Name(answer.status)) if answer.status in kinds.values() else "UNKNOWN"

@@ -8,13 +8,15 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
 from latfarm_predictors.whole_file import written_whole
 
+from latfarm_controller.agents import bounds
 from latfarm_controller.agents.tls import ControllerTlsFiles
-from latfarm_controller.errors import UsageError
+from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
 
 VERSION = 1
 """Version of the file's format."""
@@ -26,16 +28,19 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 class BoardEntry:
     """A board and the address of its agent.
 
-    `insecure`: speak to it in plain text without certificates, also beyond loopback.
+    `insecure`: speak to it in plain text without certificates, also beyond loopback. `board_id`:
+    the id of the device; it is noted when the board first answers, and no other id is believed
+    afterwards. It is empty before.
 
     Raises:
-        UsageError: on construction, when the name or the address is malformed.
+        UsageError: on construction, when the name, the address or the id is malformed.
     """
 
     name: str
     address: str
     tls: ControllerTlsFiles | None = None
     insecure: bool = False
+    board_id: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a malformed name or address."""
@@ -49,12 +54,18 @@ class BoardEntry:
                 f"address {self.address!r} of board {self.name}: must be host:port, "
                 "as 192.0.2.7:7440"
             )
+        try:
+            bounds.name(self.board_id, "board id", empty=True)
+        except BadAnswerError as error:
+            raise UsageError(f"board {self.name}: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""
         data: dict[str, Any] = {"address": self.address}
         if self.insecure:
             data["insecure"] = True
+        if self.board_id:
+            data["board_id"] = self.board_id
         if self.tls is not None:
             data["tls"] = {
                 "ca": str(self.tls.ca),
@@ -89,11 +100,7 @@ class Registry:
         Raises:
             UsageError: there is none; names the known ones.
         """
-        known = self._read()
-        if name not in known:
-            names = ", ".join(sorted(known)) or "none"
-            raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
-        return known[name]
+        return self._known(self._read(), name)
 
     def add(
         self,
@@ -105,6 +112,8 @@ class Registry:
         insecure: bool = False,
     ) -> BoardEntry:
         """Add a board to the inventory; returns its entry.
+
+        A board that is replaced keeps its id: with a new address it is still the same device.
 
         Raises:
             UsageError: the name or the address is malformed, the name is taken (unless `replace` is
@@ -120,8 +129,32 @@ class Registry:
             for other in known.values():
                 if other.address == entry.address and other.name != entry.name:
                     raise UsageError(f"{entry.address} is board {other.name!r} already")
+            if entry.name in known:
+                entry = replaced(entry, board_id=known[entry.name].board_id)
             known[entry.name] = entry
         return entry
+
+    def pin(self, name: str, board_id: str, *, again: bool = False) -> BoardEntry:
+        """Note the id of a board in its entry, unless it is there already; returns the entry.
+
+        Args:
+            name: of the board.
+            board_id: that its agent gave.
+            again: take the id in the place of another one.
+
+        Raises:
+            IdentityError: the board has another id, or another board has this id.
+            UsageError: there is no board of that name.
+        """
+        with self._changing() as known:
+            entry = self._known(known, name)
+            holder = next((e for e in known.values() if e.board_id == board_id), entry)
+            if holder.name != name:
+                raise IdentityError(second_holder(name, board_id, holder.name))
+            if entry.board_id not in ("", board_id) and not again:
+                raise IdentityError(changed_id(name, board_id, entry.board_id))
+            known[name] = replaced(entry, board_id=board_id)
+            return known[name]
 
     def remove(self, name: str) -> BoardEntry:
         """Remove a board from the inventory; returns its entry.
@@ -130,10 +163,13 @@ class Registry:
             UsageError: there is no board of that name.
         """
         with self._changing() as known:
-            if name not in known:
-                names = ", ".join(sorted(known)) or "none"
-                raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
-            return known.pop(name)
+            return known.pop(self._known(known, name).name)
+
+    def _known(self, known: Mapping[str, BoardEntry], name: str) -> BoardEntry:
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
+        return known[name]
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, BoardEntry]]:
@@ -172,7 +208,8 @@ class Registry:
             fields: Mapping[str, Any] = _object(board)
             insecure = fields.get("insecure", False)
             tls = self._tls(fields.get("tls"))
-            return BoardEntry(name, _text(fields["address"]), tls, _truth(insecure))
+            board_id = _text(fields.get("board_id", ""))
+            return BoardEntry(name, _text(fields["address"]), tls, _truth(insecure), board_id)
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f'{self.path}: board {name!r} needs "address": "host:port" and, where it uses '
@@ -202,6 +239,25 @@ class Registry:
                 part.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
+
+
+def changed_id(name: str, board_id: str, known_id: str) -> str:
+    """The message for a board that has another id than it had, with the remedy."""
+    return (
+        f"board {name} says that its id is {board_id}, but it was {known_id}; nothing of it is "
+        "used; if it got a new system or new hardware on purpose: "
+        f"latfarm boards accept {name}"
+    )
+
+
+def second_holder(name: str, board_id: str, holder: str) -> str:
+    """The message for a board that has the id of another board, with the remedy."""
+    return (
+        f"board {name} says that its id is {board_id}, which is that of board {holder}; nothing of "
+        f"it is used; if {name} takes the place of {holder}: latfarm boards remove {holder}; if "
+        "their systems are copies of one image, give one of them an id of its own: empty its "
+        "/etc/machine-id, run systemd-machine-id-setup, and start its agent again"
+    )
 
 
 def _object(data: object) -> Mapping[str, Any]:

@@ -1,36 +1,24 @@
 """Conversion between messages of the agent service and the controller's own types.
 
-`..._as_pb` makes a message, `..._from_pb` reads one.
+`..._as_pb` makes a message, `..._from_pb` reads one. No field of a board's message becomes a field
+of a value without a check (`bounds.py`); `results.py` does the same for results.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
-from latfarm_predictors.measurement import (
-    ENERGY_CONDITION,
-    ENERGY_UNAVAILABLE,
-    Measurement,
-    Outcome,
-    ProfiledLayer,
-    Settings,
-)
+from latfarm_predictors.measurement import Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
+from latfarm_controller.agents import bounds
 from latfarm_controller.agents.board import (
     BoardInfo,
     Lease,
     MeasuringStage,
     PlatformInfo,
     RuntimeInfo,
-)
-from latfarm_controller.agents.statistics import (
-    MeasurementSummary,
-    SessionSamples,
-    exponent,
-    summarise,
 )
 from latfarm_controller.errors import UsageError
 
@@ -94,75 +82,75 @@ def settings_as_pb(settings: Settings) -> pb.Settings:
         raise UsageError(f"settings that no board can take: {error}") from error
 
 
-def settings_from_pb(message: pb.Settings) -> Settings:
-    """The settings under which a board measured."""
-    return Settings(**{name: getattr(message, name) for name in Settings.__dataclass_fields__})
-
-
 def platform_from_pb(message: pb.Platform) -> PlatformInfo:
-    """A platform of a board."""
+    """A platform of a board.
+
+    Raises:
+        BadAnswerError: a field is out of its bounds.
+    """
     return PlatformInfo(
-        message.name,
-        message.model_format,
-        message.dtype,
-        dict(message.settings),
-        message.fingerprint,
+        bounds.name(message.name, "name of a platform"),
+        bounds.name(message.model_format, "model format", empty=True),
+        bounds.name(message.dtype, "element type", empty=True),
+        bounds.texts(message.settings, "settings of a platform"),
+        bounds.name(message.fingerprint, "fingerprint", empty=True),
         message.real_time,
     )
 
 
 def runtime_from_pb(message: pb.Runtime) -> RuntimeInfo:
-    """A runtime of a board, with its platforms."""
+    """A runtime of a board, with its platforms.
+
+    Raises:
+        BadAnswerError: a field is out of its bounds.
+    """
     return RuntimeInfo(
-        message.name,
+        bounds.name(message.name, "name of a runtime"),
         message.available,
-        message.version,
-        message.missing,
+        bounds.name(message.version, "version of a runtime", empty=True),
+        bounds.text(message.missing),
         tuple(platform_from_pb(platform) for platform in message.platforms),
     )
 
 
 def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
-    """What a board says about itself."""
+    """What a board says about itself.
+
+    Raises:
+        BadAnswerError: a field is out of its bounds, or there are too many runtimes or platforms.
+    """
+    bounds.count(message.runtimes, bounds.MOST_RUNTIMES, "runtimes")
+    platforms = [platform for runtime in message.runtimes for platform in runtime.platforms]
+    bounds.count(platforms, bounds.MOST_PLATFORMS, "platforms")
     return BoardInfo(
-        message.board.board_id,
-        message.board.name,
-        message.board.boot_id,
-        dict(message.board.hardware),
-        dict(message.board.conditions),
+        bounds.name(message.board.board_id, "board id"),
+        bounds.name(message.board.name, "name of its own", empty=True),
+        bounds.name(message.board.boot_id, "boot id", empty=True),
+        bounds.texts(message.board.hardware, "facts about the hardware"),
+        bounds.texts(message.board.conditions, "conditions"),
         tuple(runtime_from_pb(runtime) for runtime in message.runtimes),
-        message.agent_version,
-        message.protocol_version,
-        message.state,
+        bounds.name(message.agent_version, "version of the agent", empty=True),
+        bounds.whole(message.protocol_version, "version of the protocol", bounds.INT32),
+        bounds.name(message.state, "state", empty=True),
     )
 
 
 def lease_from_pb(message: pb.Lease) -> Lease:
-    """A lease that a board granted."""
+    """A lease that a board granted; both numbers only go back to that board."""
     return Lease(message.token, message.ttl_ms)
 
 
 def stage_from_pb(message: pb.Stage) -> MeasuringStage:
-    """The stage that a measurement entered."""
-    return MeasuringStage(message.name, message.session, message.elapsed_ms)
+    """The stage that a measurement entered.
 
-
-def session_from_pb(message: pb.Session) -> SessionSamples:
-    """The raw times of one session."""
-    return SessionSamples(
-        message.load_ms,
-        message.compile_ms,
-        message.first_run_ms,
-        tuple(message.runs_ms),
-        message.rejected_runs,
-        tuple(message.cold_ms),
-        tuple(message.slowdown),
+    Raises:
+        BadAnswerError: a field is out of its bounds.
+    """
+    return MeasuringStage(
+        bounds.name(message.name, "name of a stage", empty=True),
+        bounds.whole(message.session, "number of a session"),
+        bounds.real(message.elapsed_ms, "elapsed time"),
     )
-
-
-def layer_from_pb(message: pb.Layer) -> ProfiledLayer:
-    """One layer, as the profiler of the runtime reports it."""
-    return ProfiledLayer(message.name, message.op, message.latency_ms, message.device)
 
 
 def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureRequest:
@@ -183,123 +171,3 @@ def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureReques
         blob_sha256=sha256,
         settings=settings_as_pb(request.settings),
     )
-
-
-def measurement_from_pb(result: pb.Result, request: Request) -> Measurement:
-    """The measurement that answers a request, from the result of a board.
-
-    A result that cannot be right (an unknown outcome, impossible times, success without a single
-    run) becomes an infrastructure error, whose code says what is wrong.
-    """
-    outcome, code, message = _outcome(result, request)
-    summary = MeasurementSummary()
-    if outcome is not Outcome.INFRASTRUCTURE_ERROR or not code.startswith("RESULT_"):
-        try:
-            samples = [session_from_pb(session) for session in result.sessions]
-            power = exponent(request.graph.macs, request.graph.traffic_bytes)
-            summary = summarise(samples, power)
-        except ValueError as error:
-            outcome, code = Outcome.INFRASTRUCTURE_ERROR, "RESULT_IMPOSSIBLE"
-            message = f"the board reported {error}"
-    settings = result.settings if result.HasField("settings") else None
-    energy, story = _energy(result, request, outcome)
-    return Measurement(
-        request_id=request.request_id,
-        graph_hash=request.graph.hash,
-        platform=request.platform,
-        purpose=request.purpose,
-        outcome=outcome,
-        board_id=result.board_id,
-        fingerprint=result.fingerprint,
-        error_code=code,
-        error_message=message,
-        latency_ms=summary.latency_ms,
-        mad_ms=summary.mad_ms,
-        min_ms=summary.min_ms,
-        p90_ms=summary.p90_ms,
-        p99_ms=summary.p99_ms,
-        cold_ms=summary.cold_ms,
-        runs=summary.runs,
-        rejected_runs=summary.rejected_runs,
-        session_ms=summary.session_ms,
-        load_ms=summary.load_ms,
-        compile_ms=summary.compile_ms,
-        first_run_ms=summary.first_run_ms,
-        unstable=summary.unstable,
-        layers=tuple(layer_from_pb(layer) for layer in result.layers),
-        memory_bytes=result.memory_bytes,
-        board_ms=result.board_ms,
-        **energy,
-        measured_at_s=result.measured_at_s,
-        protocol_version=result.protocol_version,
-        settings=settings_from_pb(settings) if settings is not None else request.settings,
-        conditions=dict(result.conditions) | _correction(summary) | story,
-    )
-
-
-def _energy(
-    result: pb.Result, request: Request, outcome: Outcome
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The energy fields of a measurement, and a condition that says why they are missing.
-
-    The condition is empty where the board itself says why. Impossible energies are left out.
-    """
-    if outcome is not Outcome.OK or not request.settings.energy_ms:
-        return {}, {}
-    if not result.HasField("energy"):
-        if result.conditions.get(ENERGY_CONDITION, "").startswith(ENERGY_UNAVAILABLE):
-            return {}, {}
-        return {}, _no_energy("the board's agent measures none; install a newer one")
-    found = result.energy
-    figures = (found.energy_mj, found.gross_mj, found.spread_mj, found.idle_mw)
-    possible = all(math.isfinite(value) and value >= 0 for value in figures)
-    if not possible or not found.energy_mj > 0 or not found.source:
-        return {}, _no_energy(f"the board reported an impossible one: {found.energy_mj} mJ")
-    return {
-        "energy_mj": found.energy_mj,
-        "energy_gross_mj": found.gross_mj,
-        "energy_spread_mj": found.spread_mj,
-        "idle_mw": found.idle_mw,
-        "energy_source": found.source,
-    }, {}
-
-
-def _no_energy(reason: str) -> dict[str, str]:
-    return {ENERGY_CONDITION: f"{ENERGY_UNAVAILABLE}: {reason}"}
-
-
-def _correction(summary: MeasurementSummary) -> dict[str, str]:
-    """Conditions: the mean of the runs as timed, and how much the slowdown changed the latency."""
-    mean = {} if summary.mean_ms is None else {"mean_ms": f"{summary.mean_ms:.6g}"}
-    if summary.slowdown is None or summary.uncorrected_ms is None:
-        return mean
-    return mean | {
-        "slowdown": f"{summary.slowdown:.4g}",
-        "uncorrected_ms": f"{summary.uncorrected_ms:.6g}",
-    }
-
-
-def _outcome(result: pb.Result, request: Request) -> tuple[Outcome, str, str]:
-    """The outcome of a result, its error code and its message, after checks of the result."""
-    try:
-        outcome = Outcome(result.outcome)
-    except ValueError:
-        return (
-            Outcome.INFRASTRUCTURE_ERROR,
-            "RESULT_UNKNOWN",
-            f"the board reported the outcome {result.outcome!r}, which this version does not know",
-        )
-    if result.request_id != request.request_id:
-        return (
-            Outcome.INFRASTRUCTURE_ERROR,
-            "RESULT_MISMATCH",
-            f"the board answered another request: {result.request_id!r}",
-        )
-    ran = any(session.runs_ms for session in result.sessions)
-    if outcome is Outcome.OK and not ran and not (request.profile and result.layers):
-        return (
-            Outcome.INFRASTRUCTURE_ERROR,
-            "RESULT_EMPTY",
-            "the board reported success without a single accepted run",
-        )
-    return outcome, result.error_code, result.error_message

@@ -59,6 +59,7 @@ class Controller:
         self._fleet = fleet
         self._watch = watch or FarmObserver()
         self._desk = BoardSupervisor(store, farm, shared=(LOCAL,) if config.local_agent else ())
+        fleet.listen(self._desk.identities)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)
         self.campaigns = CampaignRuns(

@@ -122,7 +122,7 @@ class Questions:
         ]
         return max(
             (m for m in found if m),
-            key=lambda m: (not m.unstable, m.graph_hash == hash_of(graph), m.measured_at_s),
+            key=lambda m: (not m.unstable, m.graph_hash == hash_of(graph), m.told_at_s),
             default=None,
         )
 

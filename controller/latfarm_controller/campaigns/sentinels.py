@@ -77,7 +77,7 @@ def _by_board(measurements: Iterable[Measurement]) -> Mapping[str, list[Measurem
             boards.setdefault(measurement.board_id, []).append(measurement)
     for found in boards.values():
         # Sorting keeps the order of requests at equal times: a simulated board may have no clock.
-        found.sort(key=lambda m: m.measured_at_s)
+        found.sort(key=lambda m: m.told_at_s)
     return dict(sorted(boards.items()))
 
 
@@ -113,13 +113,13 @@ def void_shifts(
     """
     drifts = {d.board_id: d for d in drift_of(sentinels)}
     boards = _by_board(sentinels)
-    times = {board: [m.measured_at_s for m in marks] for board, marks in boards.items()}
+    times = {board: [m.told_at_s for m in marks] for board, marks in boards.items()}
     void = {}
     for measurement in measured:
         drift = drifts.get(measurement.board_id)
         if drift is None or drift.count < _LEAST_COUNT or not measurement.ok:
             continue
-        place = bisect_right(times[measurement.board_id], measurement.measured_at_s)
+        place = bisect_right(times[measurement.board_id], measurement.told_at_s)
         marks = boards[measurement.board_id][max(0, place - 1) : place + 1]
         near = [m.latency_ms or 0.0 for m in marks]
         shift = abs(sum(near) / len(near) - drift.median_ms) / drift.median_ms

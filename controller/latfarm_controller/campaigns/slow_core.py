@@ -107,7 +107,7 @@ def felt(measurements: Iterable[Measurement]) -> SlowCore:
             are compared, each with the next one.
     """
     runs: dict[tuple[str, str, str], list[Measurement]] = {}
-    for m in sorted(measurements, key=lambda m: (m.measured_at_s, m.request_id)):
+    for m in sorted(measurements, key=lambda m: (m.told_at_s, m.request_id)):
         if m.ok and m.latency_ms:
             runs.setdefault((m.graph_hash, m.board_id, m.fingerprint), []).append(m)
     slopes, apart = [], []

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from latfarm_predictors.measurement import Measurement
 
+from latfarm_controller.agents.registry import second_holder
 from latfarm_controller.farm.boards.interfaces import (
     BoardConnected,
     BoardStatus,
@@ -36,6 +37,10 @@ class BoardListener(Protocol):
 
     def measured(self, name: str, measurement: Measurement) -> None:
         """The board of that name answered a request, with a latency or with a failure."""
+        ...
+
+    def refused(self, name: str, reason: str) -> None:
+        """The board of that name is not used, because it gave another id than its own."""
         ...
 
     def recovered(self, name: str) -> None:
@@ -71,7 +76,25 @@ class BoardMonitor:
             self._observer.quarantined(name)
 
     def take(self, shard: int, event: ShardEvent) -> None:
-        """Take an event of the shard with that number."""
+        """Take an event of the shard with that number.
+
+        What a board says under the id of a board in another shard is not heard.
+        """
+        match event:
+            case BoardConnected(name, info):
+                holder = self._boards.foreign(shard, info.board_id)
+                if holder:
+                    reason = second_holder(name, info.board_id, holder)
+                    self.take(shard, BoardUnreachable(name, reason, foreign=True))
+                    return
+            case BoardUnreachable():
+                pass
+            case _:
+                if self._boards.foreign(shard, event.board_id):
+                    return
+        self._take(shard, event)
+
+    def _take(self, shard: int, event: ShardEvent) -> None:
         match event:
             case BoardConnected(name, info, quiet):
                 self._boards.joined(shard, event)
@@ -80,10 +103,12 @@ class BoardMonitor:
                 if name in self._held:
                     self._schedule(BoardHeld(info.board_id, *self._held[name]))
                 return
-            case BoardUnreachable(name, reason, refused):
+            case BoardUnreachable(name, reason, refused, foreign):
                 self._boards.named(name).reason = reason
-                if refused:
+                if refused or foreign:
                     logger.warning("board %s was refused: %s", name, reason)
+                if foreign and self.listener is not None:
+                    self.listener.refused(name, reason)
                 return
             case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
                 status = self._boards.status(board_id)

@@ -43,7 +43,9 @@ class BoardEvent:
     """A decision about a board, or something that was noticed about it.
 
     `event` is one of the decisions `drained`, `quarantined` and `resumed`, or one of the notices
-    `check_failed`, `drifted`, `disk_full` and `disk_free`. `actor` is who decided or noticed: the
+    `check_failed`, `drifted`, `disk_full`, `disk_free`, `id_pinned` (its id is noted from now on),
+    `id_refused` (it gave another id) and `result_refused` (it gave a result of another board,
+    platform or fingerprint). `actor` is who decided or noticed: the
     name in a person's certificate, `local` (a command on this machine), `cusum` (the test for
     drift) or `farm`.
     """
@@ -161,7 +163,7 @@ class Store(Protocol):
     def discard_measurements(
         self, board_id: str, since_s: float, reason: str
     ) -> list[tuple[str, str]]:
-        """Discard what a board measured after `since_s`, Unix time by the board's clock.
+        """Discard what a board measured after `since_s`, Unix time.
 
         Discarded measurements stay in the store and in listings, but they answer no query, train no
         predictor, and count as not measured when a campaign is resumed. A good measurement of the

@@ -28,6 +28,8 @@ PAGE_ROWS = 2000
 _USED = "seq NOT IN (SELECT seq FROM put_aside)"
 _GOOD = f"ok AND isfinite(latency_ms) AND latency_ms > 0 AND {_USED} AND protocol_version = ?"
 _READ = ", ".join(rows.READ_COLUMNS)
+# `Measurement.told_at_s`: a board's own clock orders only what no controller received.
+_TOLD = "CASE WHEN received_at_s > 0 THEN received_at_s ELSE measured_at_s END"
 
 
 class DuckDBStore:
@@ -126,10 +128,10 @@ class DuckDBStore:
         after: list[object] = []
         while left != 0:
             page = PAGE_ROWS if left < 0 else min(PAGE_ROWS, left)
-            beyond = " AND (measured_at_s, seq) < (?, ?)" if after else ""
+            beyond = f" AND ({_TOLD}, seq) < (?, ?)" if after else ""
             found = self._file.all(
-                f"SELECT measured_at_s, seq, {_READ} FROM measurements WHERE {where}{beyond} "
-                f"ORDER BY measured_at_s DESC, seq DESC LIMIT {page}",
+                f"SELECT {_TOLD}, seq, {_READ} FROM measurements WHERE {where}{beyond} "
+                f"ORDER BY {_TOLD} DESC, seq DESC LIMIT {page}",
                 [*values, *after],
             )
             for row in found:
@@ -166,7 +168,7 @@ class DuckDBStore:
         found = self._file.all(
             f"SELECT {_READ} FROM measurements WHERE {where} AND {_GOOD} AND layers = '[]' "
             f"AND {graphs} "
-            "ORDER BY unstable, graph_hash != ?, measured_at_s DESC, seq DESC LIMIT 1",
+            f"ORDER BY unstable, graph_hash != ?, {_TOLD} DESC, seq DESC LIMIT 1",
             [*values, PROTOCOL_VERSION, *hashes, graph_hash],
         )
         return rows.measurement_from_row(found[0]) if found else None
@@ -227,7 +229,7 @@ class DuckDBStore:
     ) -> list[tuple[str, str]]:
         """Discard what a board measured after `since_s`; campaign and request id of each."""
         with self._file.transaction("discard measurements") as cursor:
-            chosen = f"board_id = ? AND measured_at_s > ? AND ok AND {_USED}"
+            chosen = f"board_id = ? AND {_TOLD} > ? AND ok AND {_USED}"
             found = cursor.execute(
                 f"SELECT campaign_id, request_id FROM measurements WHERE {chosen} ORDER BY seq",
                 [board_id, since_s],
@@ -241,10 +243,10 @@ class DuckDBStore:
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
         """The good and stable sentinels of a board, the oldest first."""
         found = self._file.all(
-            f"SELECT {_READ} FROM measurements WHERE board_id = ? AND measured_at_s > ? "
+            f"SELECT {_READ} FROM measurements WHERE board_id = ? AND {_TOLD} > ? "
             f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {_GOOD} "
-            "QUALIFY row_number() OVER (PARTITION BY request_id, measured_at_s ORDER BY seq) = 1 "
-            "ORDER BY measured_at_s, seq",
+            f"QUALIFY row_number() OVER (PARTITION BY request_id, {_TOLD} ORDER BY seq) = 1 "
+            f"ORDER BY {_TOLD}, seq",
             [board_id, since_s, PROTOCOL_VERSION],
         )
         return [rows.measurement_from_row(row) for row in found]

@@ -59,6 +59,7 @@ MEASUREMENT_COLUMNS: dict[str, Any] = {
     "energy_spread_mj": pa.float64(),
     "idle_mw": pa.float64(),
     "energy_source": pa.string(),
+    "received_at_s": pa.float64(),
 }
 GRAPH_COLUMNS: dict[str, Any] = {
     "hash": pa.string(),

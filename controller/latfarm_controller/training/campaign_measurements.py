@@ -113,7 +113,7 @@ def _usable(
 ) -> dict[str, list[Measurement]]:
     """Usable measurements by the hash of their graph, oldest first; counts what is left out."""
     graphs: dict[str, list[Measurement]] = {}
-    for m in sorted(found, key=lambda m: (m.measured_at_s, m.request_id)):
+    for m in sorted(found, key=lambda m: (m.told_at_s, m.request_id)):
         if not m.ok:
             left_out["failed"] += 1
         elif m.protocol_version != PROTOCOL_VERSION:

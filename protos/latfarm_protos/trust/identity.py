@@ -1,7 +1,8 @@
 """The identity in a certificate, and the decision whether a connection is allowed.
 
 A certificate names its role in a URI among its subject alternative names, for example
-`urn:latfarm:role:controller`. Its fingerprint is the SHA-256 of its DER bytes, in hex.
+`urn:latfarm:role:controller`. That of a board may name the id of the board, too, for example
+`urn:latfarm:board:0f3c...`. Its fingerprint is the SHA-256 of its DER bytes, in hex.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ OPERATOR = "operator"
 VIEWER = "viewer"
 ROLES = (AGENT, CONTROLLER, OPERATOR, VIEWER)
 ROLE_PREFIX = "urn:latfarm:role:"
+BOARD_PREFIX = "urn:latfarm:board:"
 
 MISSING = "missing"
 EXPIRED = "expired"
@@ -65,12 +67,15 @@ class Identity:
         roles: all roles that it names; a valid certificate has one.
         fingerprint: SHA-256 of its DER bytes, in hex.
         serial: serial number, in hex.
+        board_id: id of the board that it is for; empty if it names none. Several ids are joined by
+            a space, so that no board has them.
     """
 
     name: str
     roles: tuple[str, ...]
     fingerprint: str
     serial: str = ""
+    board_id: str = ""
 
     @property
     def role(self) -> str:
@@ -91,16 +96,15 @@ def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
     """
     subject = {key: value for part in certificate.get("subject", ()) for key, value in part}
     names = certificate.get("subjectAltName", ())
-    roles = {
-        value[len(ROLE_PREFIX) :]
-        for kind, value in names
-        if kind == "URI" and value.startswith(ROLE_PREFIX)
-    }
+    uris = [value for kind, value in names if kind == "URI"]
+    roles = {uri[len(ROLE_PREFIX) :] for uri in uris if uri.startswith(ROLE_PREFIX)}
+    boards = {uri[len(BOARD_PREFIX) :] for uri in uris if uri.startswith(BOARD_PREFIX)}
     return Identity(
         name=_printable(str(subject.get("commonName", ""))),
         roles=tuple(sorted(_printable(role) for role in roles)),
         fingerprint=fingerprint_of(der),
         serial=str(certificate.get("serialNumber", "")),
+        board_id=" ".join(sorted(_printable(board) for board in boards)),
     )
 
 

@@ -46,6 +46,11 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     describe_faults: list[str] = field(default_factory=list)
     refusal: tuple[grpc.StatusCode, str, str] | None = None
     outcome: str = "ok"
+    board_id: str = "b"
+    fingerprint: str = "f"
+    result_board_id: str = ""
+    result_fingerprint: str = ""
+    note: str = ""
     lease_asked: asyncio.Event = field(default_factory=asyncio.Event)
     may_grant: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -54,7 +59,12 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
         await self._fail(context, self.describe_faults)
-        return pb.DescribeResponse(board=pb.Board(board_id="b", name="fake"), state="idle")
+        platform = pb.Platform(name=REQUEST.platform, fingerprint=self.fingerprint)
+        return pb.DescribeResponse(
+            board=pb.Board(board_id=self.board_id, name="fake", conditions={"note": self.note}),
+            runtimes=[pb.Runtime(name="toy", available=True, platforms=[platform])],
+            state="idle",
+        )
 
     async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Any) -> pb.Lease:
         await self._refuse(context)
@@ -141,7 +151,9 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
                 sessions=[pb.Session(runs_ms=[1.0, 2.0, 3.0])],
                 platform=request.platform,
                 settings=request.settings,
-                board_id="b",
+                board_id=self.result_board_id or self.board_id,
+                fingerprint=self.result_fingerprint,
+                error_message=self.note,
             )
         if fault == "cut":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")

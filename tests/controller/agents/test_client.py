@@ -9,9 +9,11 @@ import grpc
 import pytest
 from latfarm_controller.agents import client as client_module
 from latfarm_controller.agents.client import AgentClient
+from latfarm_controller.agents.connection import ANSWER_BYTES, DESCRIPTION_BYTES, RESULT_BYTES
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
+    BadAnswerError,
     CertificateError,
     DiskFullError,
     LeaseError,
@@ -34,6 +36,28 @@ def test_describe() -> None:
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         board = await client.describe()
         assert (board.board_id, board.name, board.state) == ("b", "fake", "idle")
+
+    run(test)
+
+
+def test_each_call_has_a_limit_of_its_own() -> None:
+    """What is small on the wire may be large in memory, so that it is refused before it is read."""
+
+    async def test(agent: FakeAgent, client: AgentClient) -> None:
+        await client.acquire(1000)
+        agent.note = "x" * (DESCRIPTION_BYTES - 1000)
+        assert len((await client.describe()).conditions["note"]) < 2000
+        agent.note = "x" * DESCRIPTION_BYTES
+        with pytest.raises(BadAnswerError, match="the answer to Describe is too large"):
+            await client.describe()
+        agent.note = "x" * (RESULT_BYTES - 1000)
+        assert (await client.measure(BoardRequest.of(REQUEST), "s")).ok
+        agent.spool.clear()
+        agent.note = "x" * RESULT_BYTES
+        with pytest.raises(BadAnswerError, match="the answer to Measure is too large"):
+            await client.measure(BoardRequest.of(REQUEST), "s")
+        with pytest.raises(BadAnswerError, match="the answer to GetBlob is too large"):
+            await client.upload("0" * ANSWER_BYTES, b"model")
 
     run(test)
 

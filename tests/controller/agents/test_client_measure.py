@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
+    IdentityError,
     LeaseError,
     UsageError,
 )
@@ -29,6 +31,7 @@ from tests.controller.agents.fake_agent import (
     REQUEST,
     FakeAgent,
     run,
+    serving,
 )
 
 
@@ -52,6 +55,47 @@ def test_measure_with_stages() -> None:
         assert agent.spool == {}
 
     run(test)
+
+
+@pytest.mark.parametrize("state", [{"result_board_id": "other"}, {"result_fingerprint": "other"}])
+def test_a_result_of_another_board_is_a_failure_of_this_one(state: dict[str, Any]) -> None:
+    async def test(agent: FakeAgent, client: AgentClient) -> None:
+        await client.acquire(1000)
+        measurement = await client.measure(BoardRequest.of(REQUEST), "s")
+        assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
+        assert (measurement.error_code, measurement.board_id) == ("RESULT_FOREIGN", "b")
+        assert measurement.latency_ms is None
+
+    run(test, **state)
+
+
+def test_an_agent_that_was_started_with_another_runtime_describes_itself_anew() -> None:
+    async def test(agent: FakeAgent, client: AgentClient) -> None:
+        await client.describe()
+        await client.acquire(1000)
+        agent.fingerprint = agent.result_fingerprint = "newer"
+        measurement = await client.measure(BoardRequest.of(REQUEST), "s")
+        assert (measurement.ok, measurement.fingerprint) == (True, "newer")
+
+    run(test)
+
+
+def test_a_board_that_gives_another_id_while_it_measures_is_not_believed() -> None:
+    async def main() -> None:
+        agent = FakeAgent()
+        async with (
+            serving(agent) as address,
+            AgentClient(address, "me", patience=QUICK, board_id="b") as client,
+        ):
+            assert (await client.describe()).board_id == "b"
+            await client.acquire(1000)
+            agent.board_id = "other"
+            with pytest.raises(IdentityError, match="its id is other, but the inventory says b"):
+                await client.measure(BoardRequest.of(REQUEST), "s")
+            with pytest.raises(IdentityError):
+                await client.describe()
+
+    asyncio.run(main())
 
 
 def test_profile_goes_to_the_profiler() -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles
-from latfarm_controller.errors import UsageError
+from latfarm_controller.errors import IdentityError, UsageError
 from latfarm_protos.trust.contexts import TlsFileError
 
 
@@ -51,6 +51,37 @@ def test_names_and_addresses_are_taken_once(registry: Registry) -> None:
         registry.add("b", "h:1")
     moved = registry.add("a", "h:2", replace=True)
     assert registry.list() == [moved]
+
+
+def test_an_id_is_noted_once_and_belongs_to_one_board(registry: Registry) -> None:
+    registry.add("a", "h:1")
+    registry.add("b", "h:2")
+    assert registry.get("a").board_id == ""
+    assert registry.pin("a", "id-a").board_id == "id-a"
+    assert registry.pin("a", "id-a") == Registry(registry.path).get("a")
+    with pytest.raises(IdentityError, match=r"it was id-a.*latfarm boards accept a"):
+        registry.pin("a", "id-x")
+    with pytest.raises(IdentityError, match=r"that of board a.*latfarm boards remove a"):
+        registry.pin("b", "id-a")
+    with pytest.raises(IdentityError, match="that of board a"):
+        registry.pin("b", "id-a", again=True)
+    assert registry.add("a", "h:3", replace=True).board_id == "id-a"
+    assert registry.pin("a", "id-x", again=True).board_id == "id-x"
+    assert registry.pin("b", "id-a").board_id == "id-a"
+    with pytest.raises(UsageError, match="no board 'c'"):
+        registry.pin("c", "id-c")
+
+
+def test_an_inventory_without_ids_is_read_and_keeps_its_entries(registry: Registry) -> None:
+    registry.path.parent.mkdir()
+    old: dict[str, dict[str, object]] = {
+        "a": {"address": "h:1"},
+        "b": {"address": "h:2", "insecure": True},
+    }
+    registry.path.write_text(json.dumps({"version": 1, "boards": old}))
+    registry.pin("b", "id-b")
+    old["b"]["board_id"] = "id-b"
+    assert json.loads(registry.path.read_text()) == {"version": 1, "boards": old}
 
 
 def test_unknown_boards_name_the_known(registry: Registry) -> None:
@@ -90,6 +121,8 @@ def test_bad_addresses(registry: Registry, address: str) -> None:
         '{"version": 1, "boards": {"a": {}}}',
         '{"version": 1, "boards": {"a": {"address": 1}}}',
         '{"version": 1, "boards": {"a": {"address": "h"}}}',
+        '{"version": 1, "boards": {"a": {"address": "h:1", "board_id": 7}}}',
+        '{"version": 1, "boards": {"a": {"address": "h:1", "board_id": "\\u001b"}}}',
         '{"version": 1, "boards": {"a": {"address": "h:1", "tls": {"ca": "x"}}}}',
         '{"version": 1, "boards": {"a": {"address": "h:1", "tls": "yes"}}}',
         "\u00e4".encode("latin-1").decode("latin-1"),

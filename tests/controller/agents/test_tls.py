@@ -20,7 +20,7 @@ import pytest
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.connection import Patience
 from latfarm_controller.agents.tls import ControllerTlsFiles, home_files
-from latfarm_controller.errors import AgentLostError, CertificateError
+from latfarm_controller.errors import AgentLostError, CertificateError, IdentityError
 from latfarm_protos.trust.gate import Gate
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
@@ -34,7 +34,7 @@ class Describing(agent_pb2_grpc.AgentServiceServicer):
     async def Describe(
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DescribeResponse:
-        return pb.DescribeResponse(board=pb.Board(name="proven"))
+        return pb.DescribeResponse(board=pb.Board(board_id="b", name="proven"))
 
 
 def openssl(*words: str | Path) -> None:
@@ -50,13 +50,16 @@ def authority(folder: Path) -> Path:
     return folder
 
 
-def issue(ca: Path, name: str, role: str = "agent", days: int = 2) -> ControllerTlsFiles:
+def issue(
+    ca: Path, name: str, role: str = "agent", days: int = 2, board_id: str = ""
+) -> ControllerTlsFiles:
     """A certificate for `name` under an authority."""
     key, ask, cert = ca / f"{name}.key", ca / f"{name}.csr", ca / f"{name}.pem"
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl(*new, "-keyout", key, "-out", ask, "-subj", f"/CN={name}")
     names = ca / f"{name}.ext"
     named = f"DNS:{name},URI:urn:latfarm:role:{role}" if role else f"DNS:{name}"
+    named += f",URI:urn:latfarm:board:{board_id}" if board_id else ""
     names.write_text(f"subjectAltName={named}\n")
     signer = ("-CA", ca / "ca.pem", "-CAkey", ca / "ca.key", "-CAcreateserial")
     openssl(
@@ -101,6 +104,15 @@ async def describe(
 def test_both_proven(farm: Path) -> None:
     board, ours = issue(farm, "board-7"), issue(farm, "controller", "controller")
     assert asyncio.run(describe(board, ours, PATIENCE)) == "proven"
+
+
+def test_a_certificate_that_names_an_id_is_for_that_board_alone(farm: Path) -> None:
+    ours = issue(farm, "controller", "controller")
+    its_own = issue(farm, "board-7", board_id="b")
+    assert asyncio.run(describe(its_own, ours, PATIENCE)) == "proven"
+    another = issue(farm, "board-7", board_id="other")
+    with pytest.raises(IdentityError, match="its id is b, but its certificate says other"):
+        asyncio.run(describe(another, ours, PATIENCE))
 
 
 def test_a_client_without_a_certificate_is_not_served(farm: Path) -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from latfarm_controller.agents import wire
+from latfarm_controller.agents import bounds, results, wire
 from latfarm_controller.agents.board import (
     BoardInfo,
     Lease,
@@ -16,31 +16,34 @@ from latfarm_controller.agents.board import (
 )
 from latfarm_controller.agents.statistics import SessionSamples
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.errors import UsageError
+from latfarm_controller.errors import BadAnswerError, UsageError
 from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.graph.graph import Graph, Node, TensorType
-from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.measurement import Outcome, ProfiledLayer, Settings
+from latfarm_predictors.measurement import ProfiledLayer, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 KIND = TensorType("float32", (1, 8))
 GRAPH = Graph("g", ("x",), ("y",), (Node("n", "Relu", ("x",), ("y",)),), {}, {"x": KIND, "y": KIND})
 REQUEST = MeasurementRequest(GRAPH, "p", "kernel")
 
-text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-count = st.integers(0, 2**32 - 1)
-real = st.floats(allow_nan=False)
-texts = st.dictionaries(text, text, max_size=3)
+text = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Cf", "Co", "Cn", "Zl", "Zp"]), max_size=12
+)
+text = text.filter(str.isprintable)
+name = text.filter(bool)
+count = st.integers(0, 2**31 - 1)
+real = st.floats(0, 1e10)
+texts = st.dictionaries(name, text, max_size=3)
 all_settings = st.builds(
     Settings, text, count, count, real, count, count, real, count, real, real, real, real
 )
-platforms = st.builds(PlatformInfo, text, text, text, texts, text, st.booleans())
+platforms = st.builds(PlatformInfo, name, text, text, texts, text, st.booleans())
 runtimes = st.builds(
-    RuntimeInfo, text, st.booleans(), text, text, st.lists(platforms, max_size=2).map(tuple)
+    RuntimeInfo, name, st.booleans(), text, text, st.lists(platforms, max_size=2).map(tuple)
 )
 boards = st.builds(
     BoardInfo,
-    text,
+    name,
     text,
     text,
     texts,
@@ -55,7 +58,7 @@ sessions = st.builds(
     real,
     real,
     real,
-    st.lists(real, max_size=5).map(tuple),
+    st.lists(st.floats(1e-9, 1e10), max_size=5).map(tuple),
     count,
     st.lists(real, max_size=3).map(tuple),
 )
@@ -109,7 +112,7 @@ def over_the_wire(message: Any) -> Any:
 
 @given(all_settings)
 def test_settings(settings: Settings) -> None:
-    assert wire.settings_from_pb(over_the_wire(wire.settings_as_pb(settings))) == settings
+    assert results.settings_from_pb(over_the_wire(wire.settings_as_pb(settings))) == settings
 
 
 @given(boards)
@@ -117,9 +120,49 @@ def test_boards(board: BoardInfo) -> None:
     assert wire.board_from_pb(over_the_wire(board_as_pb(board))) == board
 
 
+def test_a_board_describes_itself_in_bounds() -> None:
+    one = PlatformInfo("p", "onnx", "fp32")
+    most = tuple(replace(one, name=f"p{number}") for number in range(bounds.MOST_PLATFORMS))
+    board = BoardInfo("b", "toy", runtimes=(RuntimeInfo("r", True, platforms=most),))
+    assert wire.board_from_pb(board_as_pb(board)).platforms == most
+    more = RuntimeInfo("more", True, platforms=(one,))
+    with pytest.raises(BadAnswerError, match="501 platforms, 500 at most"):
+        wire.board_from_pb(board_as_pb(replace(board, runtimes=(*board.runtimes, more))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"board_id": ""}, "no board id"),
+        ({"board_id": "b\x1b[2J"}, r"not printable: 'b\\x1b"),
+        ({"board_id": "b" * 201}, "201 letters, 200 at most"),
+        ({"boot_id": "\u202e"}, "boot id"),
+        ({"protocol_version": 2**32 - 1}, "4294967295 as version of the protocol"),
+        ({"hardware": {"\n": "x"}}, "name among its facts about the hardware"),
+        ({"conditions": {str(n): "" for n in range(300)}}, "300 conditions, 256 at most"),
+        ({"runtimes": (RuntimeInfo("", True),)}, "no name of a runtime"),
+    ],
+)
+def test_a_description_out_of_bounds_is_refused(changes: dict[str, Any], says: str) -> None:
+    board = replace(BoardInfo("b", "toy"), **changes)
+    with pytest.raises(BadAnswerError, match=says):
+        wire.board_from_pb(board_as_pb(board))
+
+
+def test_texts_for_people_are_made_printable_and_cut() -> None:
+    runtime = RuntimeInfo("r", False, missing="no\x1b[31m\n  library" + "!" * 9000)
+    board = BoardInfo("b", "toy", hardware={"cpu": "A76\0"}, runtimes=(runtime,))
+    found = wire.board_from_pb(board_as_pb(board))
+    assert found.hardware == {"cpu": "A76\\x00"}
+    missing = found.runtimes[0].missing
+    assert missing.startswith("no\\x1b[31m / library!!!")
+    assert missing.endswith("! [...]")
+    assert len(missing.encode()) <= bounds.TEXT_BYTES
+
+
 @given(sessions)
 def test_sessions(session: SessionSamples) -> None:
-    assert wire.session_from_pb(over_the_wire(session_as_pb(session))) == session
+    assert results.session_from_pb(over_the_wire(session_as_pb(session))) == session
 
 
 @given(st.builds(MeasuringStage, text, count, real))
@@ -129,7 +172,7 @@ def test_stages(stage: MeasuringStage) -> None:
 
 @given(st.builds(ProfiledLayer, text, text, real, text))
 def test_layers(layer: ProfiledLayer) -> None:
-    assert wire.layer_from_pb(over_the_wire(layer_as_pb(layer))) == layer
+    assert results.layer_from_pb(over_the_wire(layer_as_pb(layer))) == layer
 
 
 def test_leases() -> None:
@@ -151,168 +194,4 @@ def test_a_request() -> None:
     message = wire.request_as_pb(BoardRequest.of(REQUEST), 7, "ab")
     assert message.request_id == REQUEST.request_id
     assert (message.token, message.platform, message.blob_sha256) == (7, "p", "ab")
-    assert wire.settings_from_pb(message.settings) == REQUEST.settings
-
-
-def result(**changes: Any) -> pb.Result:
-    fields: dict[str, Any] = {
-        "request_id": REQUEST.request_id,
-        "outcome": "ok",
-        "sessions": [
-            pb.Session(load_ms=5, first_run_ms=9, runs_ms=[1.0, 1.0], rejected_runs=1),
-            pb.Session(load_ms=7, first_run_ms=11, runs_ms=[1.01, 1.01]),
-        ],
-        "settings": pb.Settings(tier="survey", sessions=2),
-        "conditions": {"governor": "unknown"},
-        "board_id": "b",
-        "fingerprint": "f",
-        "protocol_version": 1,
-        "measured_at_s": 1e9,
-        "board_ms": 50,
-        "memory_bytes": 2**40,
-    }
-    return pb.Result(**(fields | changes))
-
-
-def test_a_good_result() -> None:
-    measurement = wire.measurement_from_pb(result(), BoardRequest.of(REQUEST))
-    assert measurement.ok
-    assert measurement.latency_ms == pytest.approx(1.005)
-    assert measurement.session_ms == (1.0, 1.01)
-    assert (measurement.runs, measurement.rejected_runs) == (4, 1)
-    assert (measurement.load_ms, measurement.first_run_ms) == (6, 10)
-    assert measurement.compile_ms is None
-    assert measurement.cold_ms is None
-    assert measurement.p99_ms is None
-    assert not measurement.unstable
-    assert measurement.settings.sessions == 2
-    assert measurement.conditions == {"governor": "unknown", "mean_ms": "1.005"}
-    assert measurement.memory_bytes == 2**40
-    assert measurement.graph_hash == hash_of(GRAPH)
-    assert (measurement.platform, measurement.purpose) == ("p", "kernel")
-
-
-def test_a_failed_result_keeps_its_code() -> None:
-    failed = result(
-        outcome="model_error", error_code="MODEL_TIMEOUT", error_message="60 s", sessions=[]
-    )
-    measurement = wire.measurement_from_pb(failed, BoardRequest.of(REQUEST))
-    assert measurement.outcome is Outcome.MODEL_ERROR
-    assert (measurement.error_code, measurement.error_message) == ("MODEL_TIMEOUT", "60 s")
-    assert measurement.latency_ms is None
-    assert not measurement.ok
-
-
-def test_without_settings_the_requested_ones_stand() -> None:
-    bare = result()
-    bare.ClearField("settings")
-    assert wire.measurement_from_pb(bare, BoardRequest.of(REQUEST)).settings == REQUEST.settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"outcome": "splendid"}, "RESULT_UNKNOWN"),
-        ({"request_id": "other"}, "RESULT_MISMATCH"),
-        ({"sessions": []}, "RESULT_EMPTY"),
-        ({"sessions": [pb.Session(load_ms=1)]}, "RESULT_EMPTY"),
-        ({"sessions": [pb.Session(runs_ms=[1.0, float("inf")])]}, "RESULT_IMPOSSIBLE"),
-        ({"sessions": [pb.Session(runs_ms=[-1.0])]}, "RESULT_IMPOSSIBLE"),
-        ({"sessions": [pb.Session(runs_ms=[1.0], load_ms=float("nan"))]}, "RESULT_IMPOSSIBLE"),
-    ],
-)
-def test_nonsense_is_the_boards_failure(changes: dict[str, Any], code: str) -> None:
-    measurement = wire.measurement_from_pb(result(**changes), BoardRequest.of(REQUEST))
-    assert measurement.outcome is Outcome.INFRASTRUCTURE_ERROR
-    assert measurement.error_code == code
-    assert measurement.latency_ms is None
-    assert measurement.error_message
-
-
-def test_a_profile_may_come_without_runs() -> None:
-    layers = [pb.Layer(name="l", op="Relu", latency_ms=1.0)]
-    profiled = result(sessions=[], layers=layers)
-    request = MeasurementRequest(GRAPH, "p", "kernel", profile=True)
-    profiled.request_id = request.request_id
-    measurement = wire.measurement_from_pb(profiled, BoardRequest.of(request))
-    assert measurement.outcome is Outcome.OK
-    assert measurement.layers == (ProfiledLayer("l", "Relu", 1.0),)
-    assert not measurement.ok
-
-
-ENERGY_REQUEST = MeasurementRequest(GRAPH, "p", "kernel", Settings(energy_ms=1000.0))
-ENERGY = pb.Energy(
-    energy_mj=2.5,
-    gross_mj=4.0,
-    spread_mj=0.1,
-    idle_mw=900.0,
-    idle_spread_mw=5.0,
-    source="rapl:package-0",
-    runs=400,
-    span_ms=1001.0,
-)
-
-
-def energy_result(**changes: Any) -> pb.Result:
-    return result(request_id=ENERGY_REQUEST.request_id, **changes)
-
-
-def test_an_energy_comes_with_its_latency() -> None:
-    told = wire.measurement_from_pb(
-        over_the_wire(energy_result(energy=ENERGY, conditions={"energy": "ok"})),
-        BoardRequest.of(ENERGY_REQUEST),
-    )
-    assert told.ok
-    assert told.latency_ms == pytest.approx(1.005)
-    assert (told.energy_mj, told.energy_gross_mj, told.energy_spread_mj) == (2.5, 4.0, 0.1)
-    assert (told.idle_mw, told.energy_source) == (900.0, "rapl:package-0")
-    assert told.energy_story == ""
-
-
-def test_a_board_that_has_no_rail_says_why() -> None:
-    why = "ENERGY_UNAVAILABLE: this board has no power rail"
-    told = wire.measurement_from_pb(
-        energy_result(conditions={"energy": why}), BoardRequest.of(ENERGY_REQUEST)
-    )
-    assert told.ok
-    assert told.energy_mj is None
-    assert told.energy_story == why
-
-
-def test_an_agent_that_knows_no_energies_is_an_old_one() -> None:
-    """It leaves the field unread, and answers as it always did."""
-    told = wire.measurement_from_pb(energy_result(), BoardRequest.of(ENERGY_REQUEST))
-    assert told.ok
-    assert "newer" in told.energy_story
-    plain = wire.measurement_from_pb(result(), BoardRequest.of(REQUEST))
-    assert plain.energy_story == ""
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"energy_mj": 0.0},
-        {"energy_mj": -1.0},
-        {"energy_mj": float("nan")},
-        {"gross_mj": float("inf")},
-        {"spread_mj": -0.1},
-        {"idle_mw": float("nan")},
-        {"source": ""},
-    ],
-)
-def test_an_impossible_energy_is_none_and_spoils_no_latency(changes: dict[str, Any]) -> None:
-    energy = pb.Energy()
-    energy.CopyFrom(ENERGY)
-    for name, value in changes.items():
-        setattr(energy, name, value)
-    told = wire.measurement_from_pb(energy_result(energy=energy), BoardRequest.of(ENERGY_REQUEST))
-    assert told.ok
-    assert told.energy_mj is None
-    assert "impossible" in told.energy_story
-
-
-def test_a_failure_has_no_energy() -> None:
-    failed = energy_result(outcome="model_error", error_code="MODEL_CRASHED", energy=ENERGY)
-    told = wire.measurement_from_pb(failed, BoardRequest.of(ENERGY_REQUEST))
-    assert not told.ok
-    assert told.energy_mj is None
+    assert results.settings_from_pb(message.settings) == REQUEST.settings

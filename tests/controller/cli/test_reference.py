@@ -66,6 +66,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm certs revoke",
         "latfarm",
         "latfarm serve",
+        "latfarm boards accept",
         "latfarm boards add",
         "latfarm boards remove",
         "latfarm campaign",

@@ -65,9 +65,13 @@ def good(board: FakeBoard, question: BoardRequest) -> Measurement:
 
 @dataclass
 class FakeBoard:
-    """A board: `answer` decides what it says; `gate` holds its measurements while it is clear."""
+    """A board: `answer` decides what it says; `gate` holds its measurements while it is clear.
+
+    `claims` is the id that it gives, if that is not its own.
+    """
 
     board_id: str
+    claims: str = field(default="", kw_only=True)
     platforms: tuple[str, ...] = ("p",)
     boot_id: str = ""
     real_time: bool = False
@@ -114,7 +118,7 @@ class FakeClient:
         self.board.described += 1
         room_bytes = self.board.room_bytes
         return BoardInfo(
-            self.board.board_id,
+            self.board.claims or self.board.board_id,
             self.board.board_id,
             self.board.boot_id,
             conditions={} if room_bytes is None else {ROOM: str(room_bytes)},

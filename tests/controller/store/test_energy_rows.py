@@ -64,8 +64,8 @@ def test_energies_are_exported(
     write_measurements(tmp_path / "own.parquet", (m for m, _ in told))
     for file in (tmp_path / "all" / "measurements.parquet", tmp_path / "own.parquet"):
         table = pq.read_table(file)
-        # The energy columns are the last, so that the places of older columns do not change.
-        assert table.column_names[-len(COLUMNS) :] == COLUMNS
+        # New columns are the last, so that the places of older columns do not change.
+        assert table.column_names[-len(COLUMNS) - 1 :] == [*COLUMNS, "received_at_s"]
         rows = table.select(COLUMNS).to_pylist()
         assert rows[0] == ENERGY
         assert rows[1] == {**dict.fromkeys(COLUMNS), "energy_source": ""}

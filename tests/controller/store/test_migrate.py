@@ -17,6 +17,8 @@ from latfarm_controller.store.migrate import (
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.equivalences import network_hash_of
 
+from tests.controller.store.conftest import MakeMeasurement
+
 
 def tables(connection: Any) -> set[str]:
     rows = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
@@ -48,6 +50,30 @@ def test_an_older_file_gets_the_rest_and_keeps_its_rows(tmp_path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         rows = connection.execute("SELECT name, network_hash FROM graphs").fetchall()
         assert rows == [("g", "")]
+
+
+def test_older_measurements_are_ordered_by_their_time_but_not_by_the_future(
+    tmp_path: Path, make_measurement: MakeMeasurement
+) -> None:
+    path = tmp_path / "s"
+    told = [
+        make_measurement(repeat=n, measured_at_s=at_s)
+        for n, at_s in enumerate((1e9, 4e12, -5.0, float("nan")))
+    ]
+    with DuckDBStore(path) as store:
+        store.add_measurements("c", told)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "DROP VIEW platforms; ALTER TABLE measurements DROP COLUMN received_at_s; "
+            "CREATE VIEW platforms AS SELECT count(*) FROM measurements; "
+            "DELETE FROM schema_version WHERE version > 6"
+        )
+    with DuckDBStore(path) as store:
+        found = {m.request_id: m.received_at_s for m in store.measurements()}
+    past, future, negative, nothing = (found[m.request_id] for m, _ in told)
+    assert past == 1e9
+    assert negative == 0.0
+    assert 1.7e9 < future == nothing < 4e12
 
 
 def test_a_file_with_a_table_of_bundles_still_opens_and_loses_only_that(tmp_path: Path) -> None:

@@ -240,6 +240,34 @@ def test_latest_prefers_stable_then_new(
     assert store.latest(graph_hash, "q") is None
 
 
+def test_a_boards_clock_orders_nothing(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    """A measurement from the future answers no query once there is a newer one."""
+    future, graph = make_measurement(measured_at_s=9e9, received_at_s=2000.0)
+    newer, _ = make_measurement(repeat=1, measured_at_s=1.0, received_at_s=2001.0)
+    store.add_measurements("c", [(future, graph), (newer, graph)])
+    assert store.latest(future.graph_hash, "p") == newer
+    assert list(store.measurements()) == [newer, future]
+    assert list(store.measurements(limit=1)) == [newer]
+    assert len(store.discard_measurements("b", 2000.5, "drift")) == 1
+    assert store.latest(future.graph_hash, "p") == future
+
+
+def test_sentinels_are_in_the_order_in_which_they_came(
+    store: DuckDBStore, make_measurement: MakeMeasurement
+) -> None:
+    told = [
+        make_measurement(
+            repeat=n, purpose="sentinel", measured_at_s=9e9 - n, received_at_s=2000.0 + n
+        )
+        for n in range(3)
+    ]
+    store.add_measurements("c", told[::-1])
+    assert store.sentinels("b") == [m for m, _ in told]
+    assert store.sentinels("b", 2000.5) == [m for m, _ in told[1:]]
+
+
 def test_latest_lets_other_exports_answer(
     store: DuckDBStore, make_measurement: MakeMeasurement
 ) -> None:

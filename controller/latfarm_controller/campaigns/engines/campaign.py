@@ -236,7 +236,7 @@ class EnginesCampaign(PlannedCampaign):
         options = self.options
         measured = [m for found in self._passes.values() for m in found]
         conditions = next((dict(m.conditions) for m in measured if m.ok), {})
-        times = [m.measured_at_s for m in measured if m.ok]
+        times = [m.told_at_s for m in measured if m.ok]
         return {
             "protocol": options.protocol,
             "passes": options.passes,

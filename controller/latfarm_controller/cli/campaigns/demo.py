@@ -250,7 +250,7 @@ def _rows(
     for graph in graphs:
         mine = sorted(
             (m for m in measured if m.graph_hash == hash_of(graph) and m.latency_ms is not None),
-            key=lambda m: m.measured_at_s,
+            key=lambda m: m.told_at_s,
         )
         if not mine:
             failed = next((m for m in measured if m.graph_hash == hash_of(graph)), None)

@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to those of `latfarm boards`."""
     app.command()(wheels)
     app.command()(check)
+    app.command()(accept)
 
 
 def wheels(
@@ -68,6 +69,8 @@ def check(
 ) -> None:
     """Ask one board whether it is well; exit code 1 if it is not. No running controller is needed.
 
+    If the board answers for the first time, its id is noted in the inventory.
+
     \b
     Examples:
       latfarm boards check pixel4
@@ -76,11 +79,16 @@ def check(
     import asyncio
 
     from latfarm_controller.agents import health
+    from latfarm_controller.agents.fleet import proven
     from latfarm_controller.agents.registry import Registry
     from latfarm_controller.config import load_config
 
-    entry = Registry(load_config().boards_file).get(name)
+    config = load_config()
+    registry = Registry(config.boards_file)
+    entry = proven(registry.get(name), config.tls_dir)
     found = asyncio.run(health.check(entry, timeout_s * 1e3))
+    if found.info is not None and not entry.board_id:
+        registry.pin(name, found.info.board_id)
     if as_json:
         output.json_text(found.to_json())
     elif found.info is None:
@@ -93,3 +101,40 @@ def check(
                 typer.echo(f"  {runtime.name}: missing: {runtime.missing}")
     if not found.well:
         raise typer.Exit(1)
+
+
+def accept(
+    name: Annotated[str, typer.Argument(help="Name of the board.")],
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.0, help="Seconds to wait until the board answers.")
+    ] = 10.0,
+) -> None:
+    """Take the id that a board gives now as its own, in the place of the one that was noted.
+
+    A board gets another id when its SD card is written anew or when its hardware is replaced. Its
+    answers are refused until somebody says with this command that this is right. The measurements
+    of the old id stay in the store under that id.
+
+    \b
+    Examples:
+      latfarm boards accept pixel4
+    """
+    import asyncio
+    from dataclasses import replace
+
+    from latfarm_controller.agents import health
+    from latfarm_controller.agents.fleet import proven
+    from latfarm_controller.agents.registry import Registry
+    from latfarm_controller.config import load_config
+    from latfarm_controller.errors import AgentLostError
+
+    config = load_config()
+    registry = Registry(config.boards_file)
+    entry = proven(registry.get(name), config.tls_dir)
+    found = asyncio.run(health.check(replace(entry, board_id=""), timeout_s * 1e3))
+    if found.info is None:
+        raise AgentLostError(f"board {name} does not tell its id: {found.error}")
+    board_id = found.info.board_id
+    registry.pin(name, board_id, again=True)
+    before = f"; before it was {entry.board_id}" if entry.board_id not in ("", board_id) else ""
+    output.err().print(f"board {name}: its id is {board_id} from now on{before}")

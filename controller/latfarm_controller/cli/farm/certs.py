@@ -101,6 +101,13 @@ def issue(
         bool,
         typer.Option("--replace", help="Issue a new certificate for a name that already has one."),
     ] = False,
+    board_id: Annotated[
+        str,
+        typer.Option(
+            help="Id of the board, as latfarm-agent describe prints it. A controller then refuses "
+            "any other board that shows this certificate. Use this for boards."
+        ),
+    ] = "",
 ) -> None:
     """Issue a certificate.
 
@@ -112,7 +119,15 @@ def issue(
       latfarm certs issue board-8 --role agent --csr board-8.csr
       latfarm certs issue ada --role operator --days 90
     """
-    path = _authority().issue(name, role, names or [], request=request, days=days, replace=replace)
+    path = _authority().issue(
+        name,
+        role,
+        names or [],
+        request=request,
+        days=days,
+        replace=replace,
+        board_id=board_id,
+    )
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))
 
 

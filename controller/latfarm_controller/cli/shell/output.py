@@ -68,8 +68,19 @@ def err() -> Console:
 
 
 def error(message: str) -> None:
-    """Print an error message as one line on standard error."""
-    print(f"latfarm: {' '.join(message.split())}", file=sys.stderr)
+    """Print an error message as one printable line on standard error."""
+    print(f"latfarm: {printable(' '.join(message.split()))}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """A text whose unprintable characters are backslash escapes, but for line breaks.
+
+    What comes from boards is printable already; what an older version stored may not be. A terminal
+    would carry out the escape sequences in it.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager
@@ -127,7 +138,7 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         numbers = bool(cells) and all(_is_number(text) for text in cells)
         grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     out().print(grid)
 
 

@@ -20,13 +20,14 @@ from collections.abc import Callable
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.agents.board import DISK_FULL, BoardInfo
-from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.agents.registry import BoardEntry, second_holder
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
     CertificateError,
     ControllerError,
     DiskFullError,
+    IdentityError,
     LeaseError,
 )
 from latfarm_controller.farm.boards.interfaces import (
@@ -70,6 +71,7 @@ class BoardWorker:
         connect: makes the client of the board.
         fetch: gets the bytes of a model.
         emit: called with each event of the board.
+        holder_of: tells which board is connected with an id; empty if none is.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class BoardWorker:
         connect: Connect,
         fetch: Fetch,
         emit: Callable[[ShardEvent], None],
+        holder_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.entry = entry
         self.board_id = ""
@@ -86,6 +89,7 @@ class BoardWorker:
         self._connect = connect
         self._fetch = fetch
         self._emit = emit
+        self._holder_of = holder_of
         self._client: BoardClient | None = None
         self._served = False
         self._quiet = False
@@ -102,18 +106,19 @@ class BoardWorker:
         """Connect, work, and connect again after each failure; ends only when it is cancelled."""
         wait_s, told = self._settings.retry_s, ""
         while True:
-            refused = False
+            refused = foreign = False
             try:
                 await self._serve()
             except ControllerError as error:
                 reason, refused = str(error), isinstance(error, CertificateError)
+                foreign = isinstance(error, IdentityError)
             except Exception as error:
                 reason = f"{self.entry.name}: {type(error).__name__}: {error}"
             if self._served:  # the board was connected: begin again with the shortest pause
                 wait_s, told = self._settings.retry_s, ""
                 self._served = False
             if reason != told:
-                self._emit(BoardUnreachable(self.entry.name, reason, refused))
+                self._emit(BoardUnreachable(self.entry.name, reason, refused, foreign))
                 told = reason
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._settings.retry_cap_s)
@@ -182,8 +187,10 @@ class BoardWorker:
     async def _serve(self) -> None:
         client = self._connect(self.entry, self._settings.holder)
         try:
-            info = await client.describe(self._settings.describe_ms)
+            info = await self._describe(client)
             await client.acquire(self._settings.lease_ms)
+            if holder := self._holder_of(info.board_id):
+                raise IdentityError(second_holder(self.entry.name, info.board_id, holder))
             self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._quiet = shares_host and any(p.real_time for p in info.platforms)
@@ -199,6 +206,16 @@ class BoardWorker:
                 async with asyncio.timeout(RELEASE_S):
                     await client.release()
             await client.close()
+
+    async def _describe(self, client: BoardClient) -> BoardInfo:
+        try:
+            return await client.describe(self._settings.describe_ms)
+        except IdentityError as error:
+            name = self.entry.name
+            raise IdentityError(
+                f"board {name}: {error}; if it got a new system or new hardware on purpose: "
+                f"latfarm boards accept {name}"
+            ) from error
 
     async def _work(self, client: BoardClient) -> None:
         """Work until something fails; then emit what failed, and raise it."""
@@ -329,14 +346,14 @@ class BoardWorker:
     async def _ask(self, client: BoardClient, item: QueuedOrder) -> Measurement:
         try:
             return await client.measure(item.order.request, item.order.sha256)
-        except (AgentLostError, LeaseError):
+        except (AgentLostError, LeaseError, IdentityError):
             raise
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
             return self._failure(item, BOARD_REFUSED, f"{what}{error}")
 
     def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
-        request = item.order.request
+        request, now_s = item.order.request, time.time()
         return Measurement(
             request_id=request.request_id,
             graph_hash=request.graph.hash,
@@ -346,6 +363,7 @@ class BoardWorker:
             board_id=self.board_id,
             error_code=code,
             error_message=message,
-            measured_at_s=time.time(),
+            measured_at_s=now_s,
+            received_at_s=now_s,
             settings=request.settings,
         )

@@ -121,12 +121,14 @@ class BoardConnected:
 class BoardUnreachable:
     """A board of the inventory cannot be connected now; the shard goes on trying.
 
-    `refused`: the reason is a certificate, the board's or ours.
+    `refused`: the reason is a certificate, the board's or ours. `foreign`: the reason is that it
+    gave another id than its own.
     """
 
     name: str
     reason: str
     refused: bool = False
+    foreign: bool = False
 
 
 ShardEvent = (

@@ -27,11 +27,21 @@ class KnownBoards:
         return iter(self._statuses.values())
 
     def add(self, entries: Iterable[BoardEntry]) -> list[BoardEntry]:
-        """Add boards; returns those whose name was not known, which are to be connected now."""
-        new = [entry for entry in entries if entry.name not in self._entries]
-        for entry in new:
+        """Add boards; returns those that are to be connected now.
+
+        These are the boards whose name was not known, and those of which another id is expected.
+        """
+        new = []
+        for entry in entries:
+            known = self._entries.get(entry.name)
+            if known is None:
+                self._statuses[entry.name] = BoardStatus(entry.name, reason=_CONNECTING)
+            elif entry.board_id in ("", known.board_id) or not known.board_id:
+                continue
+            else:
+                self._statuses[entry.name].reason = _CONNECTING
             self._entries[entry.name] = entry
-            self._statuses[entry.name] = BoardStatus(entry.name, reason=_CONNECTING)
+            new.append(entry)
         return new
 
     def entries(self, names: Iterable[str]) -> list[BoardEntry]:
@@ -45,6 +55,12 @@ class KnownBoards:
         status.reason, status.shard = "", shard
         self._names[found.info.board_id] = found.name
         self._platforms.update({platform.name: platform for platform in found.info.platforms})
+
+    def foreign(self, shard: int, board_id: str) -> str:
+        """The name of the board of another shard that is connected with an id; empty if none is."""
+        name = self._names.get(board_id, "")
+        status = self._statuses.get(name)
+        return name if status is not None and status.online and status.shard != shard else ""
 
     def named(self, name: str) -> BoardStatus:
         """The status of a board, by its name."""

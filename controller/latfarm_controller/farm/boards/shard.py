@@ -16,13 +16,16 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardEvent,
     ShardSettings,
 )
+from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 
 def connect(entry: BoardEntry, holder: str) -> BoardClient:
     """The client that speaks to the agent of a board."""
     from latfarm_controller.agents.client import AgentClient
 
-    return AgentClient(entry.address, holder, entry.tls, insecure=entry.insecure)
+    return AgentClient(
+        entry.address, holder, entry.tls, insecure=entry.insecure, board_id=entry.board_id
+    )
 
 
 async def fetch_bytes(handle: Any) -> bytes:
@@ -55,17 +58,26 @@ class InlineShard:
         self._connect = connect
         self._fetch = fetch
         self._workers: dict[str, BoardWorker] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._events: list[ShardEvent] = []
         self._happened = asyncio.Event()
 
     async def open(self, entries: Sequence[BoardEntry]) -> None:
-        """Connect to these boards from now on; a board that is open already is left alone."""
+        """Connect to these boards from now on.
+
+        A board that is open already is left alone, unless another id is expected of it now.
+        """
         for entry in entries:
-            if entry.name not in self._workers:
-                worker = BoardWorker(entry, self._settings, self._connect, self._fetch, self._emit)
-                self._workers[entry.name] = worker
-                self._tasks.append(asyncio.create_task(worker.run(), name=entry.name))
+            old = self._workers.get(entry.name)
+            if old is not None:
+                if entry.board_id == old.entry.board_id:
+                    continue
+                await self._end(old)
+            worker = BoardWorker(
+                entry, self._settings, self._connect, self._fetch, self._emit, self._holder_of
+            )
+            self._workers[entry.name] = worker
+            self._tasks[entry.name] = asyncio.create_task(worker.run(), name=entry.name)
 
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues; orders for boards that are gone are dropped."""
@@ -101,11 +113,24 @@ class InlineShard:
 
     async def close(self) -> None:
         """Give the leases of all boards back and end their workers."""
-        tasks, self._tasks = self._tasks, []
+        tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._workers.clear()
+
+    async def _end(self, worker: BoardWorker) -> None:
+        """Give the lease of a board back and end its worker."""
+        board_id, task = worker.board_id, self._tasks.pop(worker.entry.name)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if board_id:
+            self._emit(LeaseExpired(board_id, "", "another id is expected of the board now"))
+
+    def _holder_of(self, board_id: str) -> str:
+        """The name of the board that is connected with an id; empty if none is."""
+        worker = self._worker(board_id)
+        return "" if worker is None else worker.entry.name
 
     def _worker(self, board_id: str) -> BoardWorker | None:
         return next((w for w in self._workers.values() if w.board_id == board_id), None)

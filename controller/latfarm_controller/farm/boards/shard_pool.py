@@ -56,9 +56,15 @@ class ShardPool:
         self._changed = asyncio.Condition()
 
     async def open(self, entry: BoardEntry) -> None:
-        """Connect to one more board, in the shard with the fewest boards or in a new shard."""
+        """Connect to one more board, in the shard with the fewest boards or in a new shard.
+
+        A board that has a shard already stays there.
+        """
         async with self._placing:  # without it, campaigns that start together start a shard each
-            index = self._boards.named(entry.name).shard = await self._shard_with_room()
+            status = self._boards.named(entry.name)
+            if status.shard < 0:
+                status.shard = await self._shard_with_room()
+            index = status.shard
         await self._shards[index].open([entry])
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:

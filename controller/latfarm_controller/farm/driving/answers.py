@@ -77,7 +77,7 @@ class CampaignAnswers:
             for request_id, answer in self._answers.items()
             if answer.ok
             and answer.board_id == notice.board_id
-            and answer.measured_at_s > notice.since_s
+            and answer.told_at_s > notice.since_s
             and request_id in self._recent
             and request_id not in self.under_way
         ]

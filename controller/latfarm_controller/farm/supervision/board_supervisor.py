@@ -22,6 +22,7 @@ from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.drift import DriftAlarm
+from latfarm_controller.farm.supervision.identity_log import FARM, IdentityLog
 from latfarm_controller.farm.supervision.sentinel_history import (
     NEW_REFERENCE,
     SentinelHistory,
@@ -39,7 +40,6 @@ DISK_BECAME_FULL = "disk_full"
 DISK_HAS_ROOM = "disk_free"
 
 # The values of `actor` in a stored BoardEvent, where that is not a person.
-FARM = "farm"
 CUSUM = "cusum"
 
 _STANDINGS = {DRAINED: Standing.DRAINING, QUARANTINED: Standing.QUARANTINED}
@@ -75,6 +75,7 @@ class BoardSupervisor:
         self._clock_s = clock_s
         self._last = store.standings()
         self._sentinels = SentinelHistory(store, shared)
+        self.identities = IdentityLog(store, clock_s)
         self._deciding = asyncio.Lock()  # two alarms at once lead to one decision
         self._noting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,8 +115,8 @@ class BoardSupervisor:
             name: of the board.
             reason: why, and what to do.
             actor: who decides.
-            since_s: when the last good sentinel was measured, by the board's clock; None: the
-                newest one known. If none is known, nothing is discarded.
+            since_s: when the last good sentinel was received, in Unix time; None: the newest one
+                known. If none is known, nothing is discarded.
             details: figures to store with the decision.
         """
         async with self._deciding:
@@ -169,6 +170,7 @@ class BoardSupervisor:
         """Look at an answer of a board; a sentinel is judged in a task of its own."""
         if self._farm.stopped:
             return
+        self.identities.measured(name, measurement)
         if measurement.error_code == DISK_FULL and name not in self._full:
             self._full.add(name)
             reason = f"{measurement.error_message}; it is taken back once there is room"
@@ -176,6 +178,11 @@ class BoardSupervisor:
         good = measurement.ok and not measurement.unstable
         if good and measurement.purpose == SENTINEL:
             self._start(self._judge(name, measurement))
+
+    def refused(self, name: str, reason: str) -> None:
+        """Store that a board is not used, because it gave another id than its own."""
+        if not self._farm.stopped:
+            self.identities.refused(name, reason)
 
     def recovered(self, name: str) -> None:
         """Store that a board works again, if it had failed because its disk was full."""
@@ -186,6 +193,7 @@ class BoardSupervisor:
     async def close(self) -> None:
         """Wait until all answers so far are judged and stored."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.identities.close()
 
     async def _judge(self, name: str, measurement: Measurement) -> None:
         found = await self._sentinels.add(name, measurement)

@@ -27,7 +27,7 @@ NEW_REFERENCE = "new_reference"
 class SentinelReference:
     """What a sentinel normally takes on a board, and how to measure it again.
 
-    `newest_s` is when the newest sentinel of the series was measured, by the board's clock.
+    `newest_s` is when the newest sentinel of the series was received, in Unix time.
     """
 
     platform: str
@@ -71,7 +71,7 @@ class SeriesKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Series:
-    """One sentinel of a board: its drift test, and when each value was measured."""
+    """One sentinel of a board: its drift test, and when each value was received."""
 
     cusum: Cusum = field(default_factory=Cusum)
     times_s: list[float] = field(default_factory=list)
@@ -80,10 +80,10 @@ class _Series:
         """Add a sentinel unless it is known; an alarm if it is the one that shows a drift."""
         latency_ms = measurement.latency_ms
         # Several campaigns may be told the same sentinel, and the store may have it already.
-        seen = measurement.measured_at_s in self.times_s[-4:]
+        seen = measurement.told_at_s in self.times_s[-4:]
         if latency_ms is None or latency_ms <= 0 or seen:
             return None
-        self.times_s.append(measurement.measured_at_s)
+        self.times_s.append(measurement.told_at_s)
         return self.cusum.add(latency_ms)
 
 
@@ -106,8 +106,8 @@ class SentinelHistory:
         """Add a sentinel of the board of that name.
 
         Returns:
-            None, or the drift that the sentinel shows and when the last good sentinel was measured,
-            by the board's clock.
+            None, or the drift that the sentinel shows and when the last good sentinel was received,
+            in Unix time.
         """
         async with self._lock:
             known = await self._known(name, measurement.board_id)
@@ -157,9 +157,8 @@ class SentinelHistory:
         def read() -> list[Measurement]:
             anew = [e for e in self._store.board_events(name) if e.details.get(NEW_REFERENCE)]
             stored = self._store.sentinels(board_id)
-            # This is the controller's clock; the clocks of a farm's boards are kept in step.
             since_s = anew[0].at_s if anew else 0.0
-            return [m for m in stored if m.purpose == SENTINEL and m.measured_at_s > since_s]
+            return [m for m in stored if m.purpose == SENTINEL and m.told_at_s > since_s]
 
         known = self._boards[board_id] = {}
         for measurement in await asyncio.to_thread(read):

@@ -99,7 +99,7 @@ class PlatformRecord:
     def all_measured(self) -> list[Measurement]:
         """The campaign's measurements of all purposes, oldest first."""
         found = [m for answers in self.measured.values() for m in answers]
-        return sorted(found, key=lambda m: (m.measured_at_s, m.request_id))
+        return sorted(found, key=lambda m: (m.told_at_s, m.request_id))
 
 
 def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignRecord | None:
@@ -129,7 +129,7 @@ def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
     for measurement in store.measurements(campaign_id=campaign_id):
         found.setdefault(measurement.purpose, []).append(measurement)
     for answers in found.values():
-        answers.sort(key=lambda m: (m.measured_at_s, m.request_id))
+        answers.sort(key=lambda m: (m.told_at_s, m.request_id))
     order = {name: place for place, name in enumerate(PURPOSES)}
     return dict(sorted(found.items(), key=lambda item: (order.get(item[0], 99), item[0])))
 
@@ -137,7 +137,7 @@ def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
 def networks_of(store: Store, measurements: Iterable[Measurement]) -> list[SeenNetwork]:
     """The networks of some measurements; a network whose graph is lost is left out."""
     answers: dict[str, list[Measurement]] = {}
-    for m in sorted(measurements, key=lambda m: (m.measured_at_s, m.request_id)):
+    for m in sorted(measurements, key=lambda m: (m.told_at_s, m.request_id)):
         if m.ok and m.latency_ms and m.protocol_version == PROTOCOL_VERSION:
             answers.setdefault(m.graph_hash, []).append(m)
     found = []

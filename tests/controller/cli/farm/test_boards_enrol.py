@@ -63,6 +63,29 @@ def test_a_board_that_serves_is_well(latfarm: Latfarm, address: str) -> None:
     assert "SERVING" in plain.out
 
 
+def test_the_id_of_a_board_is_noted_and_another_one_must_be_accepted(
+    latfarm: Latfarm, home: Path, address: str
+) -> None:
+    registry = Registry(home / "boards.json")
+    registry.add("toy", address)
+    assert latfarm("boards", "check", "toy").code == 0
+    own = registry.get("toy").board_id
+    assert len(own) == 32
+    registry.pin("toy", "before", again=True)
+    refused = latfarm("boards", "check", "toy", "--timeout", "0.1", "--json")
+    assert refused.code == 1
+    assert "the inventory says before" in json.loads(refused.out)["error"]
+    accepted = latfarm("boards", "accept", "toy")
+    assert (accepted.code, registry.get("toy").board_id) == (0, own)
+    assert f"its id is {own} from now on; before it was before" in accepted.err
+    registry.add("twin", "127.0.0.1:1")
+    registry.remove("toy")
+    registry.pin("twin", own)
+    registry.add("toy", address)
+    twice = latfarm("boards", "accept", "toy")
+    assert (twice.code, "that of board twin" in twice.line) == (1, True)
+
+
 def test_a_board_that_does_not_answer_is_not_well(latfarm: Latfarm) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

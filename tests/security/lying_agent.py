@@ -1,0 +1,103 @@
+"""An agent that has another agent do its work and changes what that says, as an attacker would."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from latfarm_protos.v1 import agent_pb2 as pb
+from latfarm_protos.v1 import agent_pb2_grpc
+
+
+class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
+    """Passes all calls to the agent at an address, and changes its descriptions and results.
+
+    `describe` and `result` change a message in place; they do nothing at first. `measured` has the
+    request ids of the results that were given, changed or not.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address)
+        self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+        self.describe: Callable[[pb.DescribeResponse], object] = lambda _: None
+        self.result: Callable[[pb.Result], object] = lambda _: None
+        self.measured: set[str] = set()
+
+    def claim(self, board_id: str) -> None:
+        """Give the id of another board from now on, in descriptions and results."""
+
+        def describe(message: pb.DescribeResponse) -> None:
+            message.board.board_id = board_id
+
+        def result(message: pb.Result) -> None:
+            message.board_id = board_id
+
+        self.describe, self.result = describe, result
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve on a free port of the loopback address, which is given."""
+        server = grpc.aio.server(options=(("grpc.max_send_message_length", -1),))
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            await server.stop(0)
+            await self._channel.close()
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> Any:
+        answer = await self._passed("Describe", request, context)
+        self.describe(answer)
+        return answer
+
+    async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Any) -> Any:
+        return await self._passed("AcquireLease", request, context)
+
+    async def RenewLease(self, request: pb.RenewLeaseRequest, context: Any) -> Any:
+        return await self._passed("RenewLease", request, context)
+
+    async def ReleaseLease(self, request: pb.ReleaseLeaseRequest, context: Any) -> Any:
+        return await self._passed("ReleaseLease", request, context)
+
+    async def GetBlob(self, request: pb.GetBlobRequest, context: Any) -> Any:
+        return await self._passed("GetBlob", request, context)
+
+    async def UploadBlob(self, messages: AsyncIterator[Any], context: Any) -> Any:
+        return await self._passed("UploadBlob", messages, context)
+
+    async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Any) -> Any:
+        return await self._passed("Acknowledge", request, context)
+
+    async def Measure(self, request: pb.MeasureRequest, context: Any) -> AsyncIterator[Any]:
+        async for event in self._measured(self._agent.Measure(request), context):
+            yield event
+
+    async def Profile(self, request: pb.MeasureRequest, context: Any) -> AsyncIterator[Any]:
+        async for event in self._measured(self._agent.Profile(request), context):
+            yield event
+
+    async def _measured(self, call: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async for event in call:
+                if event.WhichOneof("event") == "result":
+                    self.measured.add(event.result.request_id)
+                    self.result(event.result)
+                yield event
+        except grpc.aio.AioRpcError as error:
+            await context.abort(
+                error.code(), error.details(), tuple(error.trailing_metadata() or ())
+            )
+        finally:
+            call.cancel()
+
+    async def _passed(self, method: str, request: Any, context: Any) -> Any:
+        try:
+            return await getattr(self._agent, method)(request)
+        except grpc.aio.AioRpcError as error:
+            await context.abort(
+                error.code(), error.details(), tuple(error.trailing_metadata() or ())
+            )
