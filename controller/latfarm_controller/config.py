@@ -20,6 +20,7 @@ from platformdirs import user_data_dir
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import private_folder, private_home
 
 CONFIG_FILE = "latfarm.toml"
 """Name of the configuration file in the home."""
@@ -137,35 +138,17 @@ class ControllerConfig(BaseModel):
         return Path(tempfile.gettempdir()) / f"latfarm-{os.getuid()}-{mark}"
 
     def make_dirs(self) -> None:
-        """Make the folders, which only their owner may read; folders that exist are unchanged.
+        """Make the folders, which only their owner may use; existing ones are taken from others.
 
         Raises:
             UsageError: a folder cannot be made, or belongs to another user.
         """
-        folders = [
-            self.home,
-            self.bundles_dir,
-            self.reports_dir,
-            self.agents_dir,
-            self.logs_dir,
-        ]
+        private_home(self.home)
+        folders = [self.bundles_dir, self.reports_dir, self.agents_dir, self.logs_dir]
         if self._short_dir in (self.ray_dir.parent, self.socket_file.parent):
             folders.append(self._short_dir)
-        folders.append(self.ray_dir)
-        for path in folders:
-            try:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # It lies where everybody may write, so another user may have made it first.
-                foreign = path == self._short_dir and path.lstat().st_uid != os.getuid()
-            except OSError as error:
-                raise UsageError(
-                    f"the folder {path} cannot be made ({error.strerror}); "
-                    f"set {PREFIX}HOME to a folder that you may write"
-                ) from error
-            if foreign:
-                raise UsageError(
-                    f"{path} belongs to another user; set {PREFIX}HOME to a short path"
-                )
+        for path in (*folders, self.ray_dir):
+            private_folder(path)
 
 
 def load_config(

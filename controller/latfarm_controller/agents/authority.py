@@ -42,6 +42,7 @@ from latfarm_protos.trust.identity import (
 from latfarm_protos.trust.revoked import FILE_NAME, VERSION, RevokedError, read_revoked
 
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import FILE_MODE, private_folder
 
 CA_DAYS = 3650
 """Days that an authority is valid, unless told otherwise."""
@@ -96,11 +97,11 @@ class Authority:
         """
         if self.cert.exists() or self.key.exists():
             raise UsageError(f"{self.cert}: there is an authority already; it is left as it is")
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.folder)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self.make_root(scratch, "latfarm farm", days)
-            install(Path(scratch) / "new.key", self.key, 0o600)
-            install(Path(scratch) / "new.crt", self.cert, 0o644)
+            install(Path(scratch) / "new.key", self.key)
+            install(Path(scratch) / "new.crt", self.cert)
         self._write_revoked(set())
         here = ("localhost", "127.0.0.1", "::1", socket.gethostname())
         self.issue_own([*here, *names])
@@ -119,9 +120,8 @@ class Authority:
         """Issue this machine's own certificate, for these host names and addresses."""
         self.issue("controller", CONTROLLER, dict.fromkeys(names))
         for suffix in (".crt", ".key"):
-            mode = 0o600 if suffix == ".key" else 0o644
             source = self.folder / "issued" / f"controller{suffix}"
-            install(source, self.folder / f"controller{suffix}", mode, copy=True)
+            install(source, self.folder / f"controller{suffix}", copy=True)
 
     def issue(
         self,
@@ -151,7 +151,7 @@ class Authority:
         if not self.key.exists():
             raise UsageError(f"{self.key}: there is no authority here; latfarm certs init")
         issued = self.folder / "issued"
-        issued.mkdir(mode=0o700, exist_ok=True)
+        private_folder(issued)
         if not replace and (issued / f"{name}.crt").exists():
             raise UsageError(f"{issued / name}.crt: issued already; give --replace to issue anew")
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
@@ -171,10 +171,10 @@ class Authority:
                 "-extfile", extensions, "-out", "new.crt",
             )  # fmt: skip
             if request is None:
-                install(Path(scratch) / "new.key", issued / f"{name}.key", 0o600)
+                install(Path(scratch) / "new.key", issued / f"{name}.key")
             else:
                 (issued / f"{name}.key").unlink(missing_ok=True)
-            install(Path(scratch) / "new.crt", issued / f"{name}.crt", 0o644)
+            install(Path(scratch) / "new.crt", issued / f"{name}.crt")
         return issued / f"{name}.crt"
 
     def revoke(self, which: str) -> str:
@@ -222,7 +222,7 @@ class Authority:
     def _write_revoked(self, fingerprints: set[str]) -> None:
         text = json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
         try:
-            with written_whole(self.revoked_file) as part:
+            with written_whole(self.revoked_file, mode=FILE_MODE) as part:
                 part.write_text(text, encoding="ascii")
         except OSError as error:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
@@ -292,10 +292,10 @@ def end_s(text: str, path: Path) -> float:
     return float(ssl.cert_time_to_seconds(ends[1].strip()))
 
 
-def install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
-    """Move a file to its place in one step, or copy it there, with the given mode."""
+def install(source: Path, target: Path, *, copy: bool = False) -> None:
+    """Move a file to its place in one step, or copy it there; only its owner may read it."""
     try:
-        with written_whole(target, mode=mode) as part:
+        with written_whole(target, mode=FILE_MODE) as part:
             part.write_bytes(source.read_bytes())
         if not copy:
             source.unlink()

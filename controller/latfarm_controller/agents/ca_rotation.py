@@ -87,7 +87,7 @@ class CaRotation:
             # The authority gets a subject of its own, because certificates name their signer by it.
             name = f"latfarm farm {secrets.token_hex(4)}"
             self._authority.make_root(scratch, name, days)
-            install(Path(scratch) / "new.key", self._next_key, 0o600)
+            install(Path(scratch) / "new.key", self._next_key)
             self._write([old, (Path(scratch) / "new.crt").read_text(encoding="ascii")])
 
     def switch(self) -> None:
@@ -166,7 +166,7 @@ class CaRotation:
         with self._scratch() as scratch:
             bundle = Path(scratch) / "bundle.crt"
             bundle.write_text("".join(f"{text.strip()}\n" for text in texts), encoding="ascii")
-            install(bundle, self._authority.cert, 0o644)
+            install(bundle, self._authority.cert)
 
     def _read(self, text: str, number: int) -> TrustedAuthority:
         with self._scratch() as scratch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE
 
 VERSION = 1
 """Version of the file's format."""
@@ -139,8 +141,9 @@ class Registry:
     def _changing(self) -> Iterator[dict[str, BoardEntry]]:
         """The boards by name, to be changed in place; written if the block ends without error."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(self.path.name + ".lock").open("a")
+            self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            beside = self.path.with_name(self.path.name + ".lock")
+            lock = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, FILE_MODE), "a")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
         with lock:
@@ -198,7 +201,7 @@ class Registry:
         boards = {name: known[name].to_json() for name in sorted(known)}
         text = json.dumps({"version": VERSION, "boards": boards}, indent=1) + "\n"
         try:
-            with written_whole(self.path, durable=True) as part:
+            with written_whole(self.path, durable=True, mode=FILE_MODE) as part:
                 part.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error

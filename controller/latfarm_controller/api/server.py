@@ -24,6 +24,7 @@ from latfarm_controller.farm.processes.backends import RayBackend
 from latfarm_controller.farm.processes.ray_runtime import RayRuntime
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
+from latfarm_controller.private_files import private_file
 from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
@@ -109,6 +110,7 @@ class ControllerServer:
             raise ControllerError(
                 f"the controller cannot listen on {socket}; set LATFARM_HOME to another folder"
             )
+        private_file(socket)
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
         await self._server.start()

@@ -20,6 +20,7 @@ from typer.exceptions import TyperException
 from latfarm_controller.cli.shell import output
 from latfarm_controller.cli.shell.progress import INTERRUPTED
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.private_files import private_umask
 
 app = typer.Typer(
     name="latfarm",
@@ -118,7 +119,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
+        with private_umask():
+            code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
     except TyperException as error:
         usage: Any = error  # the base class does not declare what its subclasses have
         usage.show()

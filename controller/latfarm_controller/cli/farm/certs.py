@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
     from latfarm_controller.agents.authority import Authority
@@ -70,7 +71,7 @@ def init(names: Names = None) -> None:
       latfarm certs init
       latfarm certs init --name farm.example.org --name 192.0.2.1
     """
-    for path in _authority().init(names or []):
+    for path in _authority(changes=True).init(names or []):
         output.err().print(f"made {path}")
 
 
@@ -112,7 +113,9 @@ def issue(
       latfarm certs issue board-8 --role agent --csr board-8.csr
       latfarm certs issue ada --role operator --days 90
     """
-    path = _authority().issue(name, role, names or [], request=request, days=days, replace=replace)
+    path = _authority(changes=True).issue(
+        name, role, names or [], request=request, days=days, replace=replace
+    )
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))
 
 
@@ -129,7 +132,7 @@ def revoke(
       latfarm certs revoke board-7
       latfarm certs revoke old/ada.crt
     """
-    authority = _authority()
+    authority = _authority(changes=True)
     found = authority.revoke(which)
     output.err().print(f"{found} is revoked; copy the new {authority.revoked_file} to all boards")
 
@@ -143,7 +146,7 @@ def list_certificates(as_json: inputs.Json = False) -> None:
       latfarm certs list
       latfarm certs list --json
     """
-    found = _authority().list()
+    found = _authority(changes=False).list()
     if as_json:
         output.json_text(
             [
@@ -179,7 +182,7 @@ def show(as_json: inputs.Json = False) -> None:
       latfarm certs authority show
       latfarm certs authority show --json
     """
-    succession = _succession()
+    succession = _succession(changes=False)
     trusted, left = succession.trusted(), succession.left_behind()
     if as_json:
         output.json_text(
@@ -224,8 +227,8 @@ def begin(
     Examples:
       latfarm certs authority begin
     """
-    _succession().begin(days=days)
-    path = _authority().cert
+    _succession(changes=True).begin(days=days)
+    path = _authority(changes=False).cert
     output.err().print(
         f"{path} holds both authorities; copy it to boards and people, then run: "
         "latfarm certs authority switch"
@@ -240,7 +243,7 @@ def switch() -> None:
     Examples:
       latfarm certs authority switch
     """
-    succession = _succession()
+    succession = _succession(changes=True)
     succession.switch()
     left = ", ".join(succession.left_behind()) or "none of those listed here"
     output.err().print(
@@ -265,20 +268,23 @@ def finish(
     Examples:
       latfarm certs authority finish
     """
-    _succession().finish(force=force)
-    output.err().print(
-        f"there is one authority again; copy the new {_authority().cert} to boards and people"
-    )
+    _succession(changes=True).finish(force=force)
+    path = _authority(changes=False).cert
+    output.err().print(f"there is one authority again; copy the new {path} to boards and people")
 
 
-def _succession() -> CaRotation:
+def _succession(*, changes: bool) -> CaRotation:
     from latfarm_controller.agents.ca_rotation import CaRotation
 
-    return CaRotation(_authority())
+    return CaRotation(_authority(changes=changes))
 
 
-def _authority() -> Authority:
+def _authority(*, changes: bool) -> Authority:
+    """The authority of the home, whose folder is made and closed if the command changes it."""
     from latfarm_controller.agents.authority import Authority
     from latfarm_controller.config import load_config
 
-    return Authority(load_config().tls_dir)
+    config = load_config()
+    if changes:
+        private_home(config.home)
+    return Authority(config.tls_dir)
