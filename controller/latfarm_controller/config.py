@@ -72,6 +72,8 @@ class ControllerConfig(BaseModel):
     """Certificate of a viewer or operator, for that controller; None: `tls/client.crt`."""
     tls_key: AbsolutePath | None = None
     """Private key of that certificate; None: `tls/client.key`."""
+    passphrase_file: AbsolutePath | None = None
+    """File with the passphrase of the authority's key; None: that key has none."""
     ray_address: str = ""
     """Address of a Ray cluster to join; empty: Ray is started on this machine."""
     ray_cpus: int | None = Field(default=None, ge=1)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from latfarm_controller.agents.authority import Authority
     from latfarm_controller.agents.ca_rotation import CaRotation
 
+MAX_CERTIFICATE_BYTES = 1 << 20
+"""Most bytes that `keep -` reads."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -62,16 +64,30 @@ Names = Annotated[
 ]
 
 
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="File whose first line is the passphrase of the authority's key. Only you may be "
+        "able to read it. LATFARM_PASSPHRASE_FILE says the same for all commands.",
+    ),
+]
+
+
 @app.command()
-def init(names: Names = None) -> None:
+def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     """Make the authority, and a controller's certificate for this machine.
+
+    With --passphrase-file the authority's key is encrypted, and each command that signs a
+    certificate needs the passphrase.
 
     \b
     Examples:
       latfarm certs init
       latfarm certs init --name farm.example.org --name 192.0.2.1
+      latfarm certs init --passphrase-file ~/farm.passphrase
     """
-    for path in _authority(changes=True).init(names or []):
+    for path in _authority(changes=True, secret=_secret(passphrase_file)).init(names or []):
         output.err().print(f"made {path}")
 
 
@@ -102,6 +118,7 @@ def issue(
         bool,
         typer.Option("--replace", help="Issue a new certificate for a name that already has one."),
     ] = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Issue a certificate.
 
@@ -113,19 +130,49 @@ def issue(
       latfarm certs issue board-8 --role agent --csr board-8.csr
       latfarm certs issue ada --role operator --days 90
     """
-    path = _authority(changes=True).issue(
-        name, role, names or [], request=request, days=days, replace=replace
-    )
+    authority = _authority(changes=True, secret=_secret(passphrase_file))
+    path = authority.issue(name, role, names or [], request=request, days=days, replace=replace)
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))
+
+
+@app.command()
+def keep(
+    path: Annotated[
+        Path, typer.Argument(help="File with the certificate; - reads it from standard input.")
+    ],
+) -> None:
+    """Keep a certificate that another program signed with the authority of this home.
+
+    The certificate can then be listed, and be revoked by its name. The playbooks do this for each
+    certificate that they sign.
+
+    \b
+    Examples:
+      latfarm certs keep board-7.crt
+    """
+    import tempfile
+
+    authority = _authority(changes=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        if str(path) == "-":
+            path = Path(scratch) / "certificate"
+            path.write_bytes(typer.get_binary_stream("stdin").read(MAX_CERTIFICATE_BYTES))
+        found, new = authority.keep(path)
+    output.err().print(f"the certificate of {found.name} {'is kept' if new else 'was kept before'}")
 
 
 @app.command()
 def revoke(
     which: Annotated[
-        str, typer.Argument(help="Name of the owner, certificate file, or SHA-256 fingerprint.")
+        str,
+        typer.Argument(
+            help="Name of the owner, certificate file, serial number, or SHA-256 fingerprint."
+        ),
     ],
 ) -> None:
-    """Revoke a certificate. The controller refuses it at once; boards need the new revoked.json.
+    """Revoke certificates. The controller refuses them at once; boards need the new revoked.json.
+
+    A name means all certificates of that name. The owner need not be reachable.
 
     \b
     Examples:
@@ -133,13 +180,15 @@ def revoke(
       latfarm certs revoke old/ada.crt
     """
     authority = _authority(changes=True)
-    found = authority.revoke(which)
-    output.err().print(f"{found} is revoked; copy the new {authority.revoked_file} to all boards")
+    for one in authority.revoke(which):
+        name = f", a certificate of {one.name}," if one.name else ""
+        output.err().print(f"{one.fingerprint}{name} is revoked")
+    output.err().print(f"copy the new {authority.revoked_file} to all boards")
 
 
 @app.command("list")
 def list_certificates(as_json: inputs.Json = False) -> None:
-    """List the certificates that were issued here.
+    """List the certificates of boards and people that the authority has signed.
 
     \b
     Examples:
@@ -157,6 +206,7 @@ def list_certificates(as_json: inputs.Json = False) -> None:
                     "expires_s": one.expires_s,
                     "sha256": one.fingerprint,
                     "path": str(one.path),
+                    "serial": one.serial,
                 }
                 for one in found
             ]
@@ -166,11 +216,11 @@ def list_certificates(as_json: inputs.Json = False) -> None:
         [
             *(one.name, " ".join(one.roles), one.state),
             datetime.fromtimestamp(one.expires_s, UTC).date().isoformat(),
-            one.fingerprint[:16],
+            *(one.serial[:16], one.fingerprint[:16]),
         ]
         for one in found
     ]
-    output.table("", ["name", "role", "state", "expires", "sha256"], rows)
+    output.table("", ["name", "role", "state", "expires", "serial", "sha256"], rows)
 
 
 @authority_app.command()
@@ -220,14 +270,18 @@ def show(as_json: inputs.Json = False) -> None:
 @authority_app.command()
 def begin(
     days: Annotated[int, typer.Option(min=1, help="Days until the next authority expires.")] = 3650,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make the next authority and trust it too; the present one still signs.
+
+    With --passphrase-file its key gets this passphrase, which must be that of the present key if
+    that one has a passphrase.
 
     \b
     Examples:
       latfarm certs authority begin
     """
-    _succession(changes=True).begin(days=days)
+    _succession(changes=True, secret=_secret(passphrase_file)).begin(days=days)
     path = _authority(changes=False).cert
     output.err().print(
         f"{path} holds both authorities; copy it to boards and people, then run: "
@@ -236,14 +290,14 @@ def begin(
 
 
 @authority_app.command()
-def switch() -> None:
+def switch(passphrase_file: PassphraseFile = None) -> None:
     """Sign with the next authority; this machine gets a new certificate at once.
 
     \b
     Examples:
       latfarm certs authority switch
     """
-    succession = _succession(changes=True)
+    succession = _succession(changes=True, secret=_secret(passphrase_file))
     succession.switch()
     left = ", ".join(succession.left_behind()) or "none of those listed here"
     output.err().print(
@@ -273,13 +327,13 @@ def finish(
     output.err().print(f"there is one authority again; copy the new {path} to boards and people")
 
 
-def _succession(*, changes: bool) -> CaRotation:
+def _succession(*, changes: bool, secret: str = "") -> CaRotation:
     from latfarm_controller.agents.ca_rotation import CaRotation
 
-    return CaRotation(_authority(changes=changes))
+    return CaRotation(_authority(changes=changes, secret=secret))
 
 
-def _authority(*, changes: bool) -> Authority:
+def _authority(*, changes: bool, secret: str = "") -> Authority:
     """The authority of the home, whose folder is made and closed if the command changes it."""
     from latfarm_controller.agents.authority import Authority
     from latfarm_controller.config import load_config
@@ -287,4 +341,13 @@ def _authority(*, changes: bool) -> Authority:
     config = load_config()
     if changes:
         private_home(config.home)
-    return Authority(config.tls_dir)
+    return Authority(config.tls_dir, secret)
+
+
+def _secret(passphrase_file: Path | None) -> str:
+    """The passphrase of the authority's key; empty if no file with it is named."""
+    from latfarm_controller.agents.passphrase import read_passphrase
+    from latfarm_controller.config import load_config
+
+    path = load_config({"passphrase_file": passphrase_file}).passphrase_file
+    return "" if path is None else read_passphrase(path)
