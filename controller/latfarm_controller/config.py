@@ -97,6 +97,11 @@ class ControllerConfig(BaseModel):
         return inside if fits else self._short_dir / inside.name
 
     @property
+    def audit_file(self) -> Path:
+        """The audit log."""
+        return self.home / "audit.jsonl"
+
+    @property
     def boards_file(self) -> Path:
         """The inventory of boards."""
         return self.home / "boards.json"

@@ -24,7 +24,10 @@ OTHERS = 0o077
 """The permissions of the group and of all others."""
 FOLDERS = ("tls", "bundles", "reports", "agents", "logs", "ray", "wheels")
 """The folders of the home."""
-FILES = ("store.duckdb", "boards.json", "controller.lock", "controller.sock", "latfarm.toml")
+FILES = (
+    *("store.duckdb", "boards.json", "audit.jsonl", "latfarm.toml"),
+    *("controller.lock", "controller.sock"),
+)
 """How the names of the home's files begin; the lock of `boards.json` is `boards.json.lock`."""
 
 logger = logging.getLogger(__name__)
@@ -104,18 +107,21 @@ def private_home(home: Path) -> None:
     home = home.resolve()
     open_before = _mode(home) & OTHERS
     private_folder(home)
-    changed = 1 if open_before else 0
-    for path in sorted(home.iterdir()):
-        if path.name in FOLDERS or path.name.startswith(FILES):
-            changed += _close(path, everything=bool(open_before))
-    if changed:
+    parts = [
+        path
+        for path in sorted(home.iterdir())
+        if path.name in FOLDERS or path.name.startswith(FILES)
+    ]
+    changed = sum(_close(path, everything=bool(open_before)) for path in parts)
+    # Where all that is in it was closed, others could do nothing, unless they could exchange it.
+    if changed or (parts and open_before & 0o022):
         could = "change" if open_before & 0o022 else "read"
         logger.warning(
             "other users of this machine could %s what is in %s; it is private now: the "
             "permissions of %d files and folders were changed",
             could,
             home,
-            changed,
+            changed + bool(open_before),
         )
 
 

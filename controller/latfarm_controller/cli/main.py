@@ -46,6 +46,7 @@ COMMANDS = (
     "farm.doctor",
     "farm.boards",
     "farm.certs",
+    "farm.audit",
     "farm.platforms",
     "campaigns.characterize",
     "campaigns.cover",

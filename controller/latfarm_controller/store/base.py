@@ -44,8 +44,8 @@ class BoardEvent:
 
     `event` is one of the decisions `drained`, `quarantined` and `resumed`, or one of the notices
     `check_failed`, `drifted`, `disk_full` and `disk_free`. `actor` is who decided or noticed: the
-    name in a person's certificate, `local` (a command on this machine), `cusum` (the test for
-    drift) or `farm`.
+    name in a person's certificate, `unix:NAME` (a user of the controller's machine; older entries
+    say `local`), `cusum` (the test for drift) or `farm`.
     """
 
     board: str

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from latfarm_controller.cli.farm import boards_enrol, boards_standing
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
 
 app = typer.Typer(
@@ -121,6 +121,7 @@ def add(
     check_open(address, tls or home_files(config.tls_dir), insecure)
     private_home(config.home)
     Registry(config.boards_file).add(name, address, tls, replace=replace, insecure=insecure)
+    audited.note("board.enrolled", name, address=address, certificates=tls is not None)
     output.err().print(f"board {name} at {address} was added")
 
 
@@ -138,4 +139,5 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> N
     config = load_config()
     private_home(config.home)
     Registry(config.boards_file).remove(name)
+    audited.note("board.removed", name)
     output.err().print(f"board {name} was removed")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     """
     for path in _authority(changes=True, secret=_secret(passphrase_file)).init(names or []):
         output.err().print(f"made {path}")
+    audited.note("authority.made", "latfarm farm")
 
 
 @app.command()
@@ -132,6 +133,7 @@ def issue(
     """
     authority = _authority(changes=True, secret=_secret(passphrase_file))
     path = authority.issue(name, role, names or [], request=request, days=days, replace=replace)
+    audited.note("certificate.issued", name, role=role, days=days)
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))
 
 
@@ -158,6 +160,8 @@ def keep(
             path = Path(scratch) / "certificate"
             path.write_bytes(typer.get_binary_stream("stdin").read(MAX_CERTIFICATE_BYTES))
         found, new = authority.keep(path)
+    if new:
+        audited.note("certificate.kept", found.name, roles=found.roles, sha256=found.fingerprint)
     output.err().print(f"the certificate of {found.name} {'is kept' if new else 'was kept before'}")
 
 
@@ -181,6 +185,7 @@ def revoke(
     """
     authority = _authority(changes=True)
     for one in authority.revoke(which):
+        audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
         name = f", a certificate of {one.name}," if one.name else ""
         output.err().print(f"{one.fingerprint}{name} is revoked")
     output.err().print(f"copy the new {authority.revoked_file} to all boards")
@@ -282,6 +287,7 @@ def begin(
       latfarm certs authority begin
     """
     _succession(changes=True, secret=_secret(passphrase_file)).begin(days=days)
+    audited.note("authority.begun", "the next authority", days=days)
     path = _authority(changes=False).cert
     output.err().print(
         f"{path} holds both authorities; copy it to boards and people, then run: "
@@ -299,6 +305,7 @@ def switch(passphrase_file: PassphraseFile = None) -> None:
     """
     succession = _succession(changes=True, secret=_secret(passphrase_file))
     succession.switch()
+    audited.note("authority.switched", "the next authority")
     left = ", ".join(succession.left_behind()) or "none of those listed here"
     output.err().print(
         f"the next authority signs now; issue new certificates for {left}; then run: "
@@ -323,6 +330,7 @@ def finish(
       latfarm certs authority finish
     """
     _succession(changes=True).finish(force=force)
+    audited.note("authority.finished", "the former authority", forced=force)
     path = _authority(changes=False).cert
     output.err().print(f"there is one authority again; copy the new {path} to boards and people")
 
