@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import reprlib
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ from platformdirs import user_data_dir
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from latfarm_controller.errors import UsageError
-from latfarm_controller.private_files import private_folder, private_home
+from latfarm_controller.private_files import private_folder, private_home, read_regular
 
 CONFIG_FILE = "latfarm.toml"
 """Name of the configuration file in the home."""
@@ -202,15 +203,14 @@ def load_config(
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            values = tomllib.load(file)
+        values = tomllib.loads(read_regular(path).decode())
     except FileNotFoundError:
         return {}
     except NotADirectoryError as error:
         raise UsageError(f"{path.parent} is not a folder; set {PREFIX}HOME to a folder") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     if "home" in values:
         raise UsageError(
@@ -237,4 +237,5 @@ def _story(fault: Mapping[str, Any], origins: Mapping[str, str]) -> str:
     if origin == "environment":
         name = PREFIX + name.upper()
     message = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{origin}: {name} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
+    given = reprlib.repr(fault["input"])
+    return f"{origin}: {name} = {given}: {message[:1].lower()}{message[1:]}"

@@ -7,6 +7,7 @@ or by another program, is put right once, and the log says so.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -29,6 +30,9 @@ FILES = (
     *("controller.lock", "controller.sock"),
 )
 """How the names of the home's files begin; the lock of `boards.json` is `boards.json.lock`."""
+
+MAX_READ_BYTES = 16 << 20
+"""Largest size of a file that is read as a whole, in bytes."""
 
 logger = logging.getLogger(__name__)
 _callers: list[int] = []
@@ -58,6 +62,23 @@ def callers_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def read_regular(path: Path) -> bytes:
+    """What is in a file that people may write; a FIFO is not waited for.
+
+    Raises:
+        OSError: it cannot be read; it is no regular file, or larger than `MAX_READ_BYTES`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            raise OSError(code, "it is no regular file", str(path))
+        if found.st_size > MAX_READ_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_READ_BYTES} bytes", str(path))
+        return file.read(MAX_READ_BYTES)
 
 
 def private_file(path: Path) -> None:

@@ -16,7 +16,7 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import UsageError
-from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE
+from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
 
 VERSION = 1
 """Version of the file's format."""
@@ -156,12 +156,12 @@ class Registry:
 
     def _read(self) -> dict[str, BoardEntry]:
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self.path))
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.path}: is no JSON: {error}") from error
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise UsageError(f'{self.path}: must be an object with "version": {VERSION}')
@@ -209,17 +209,24 @@ class Registry:
 
 def _object(data: object) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise TypeError(f"{data!r} is no object")
+        raise TypeError(f"{_short(data)} is no object")
     return data
 
 
 def _truth(data: object) -> bool:
     if not isinstance(data, bool):
-        raise TypeError(f"{data!r} is neither true nor false")
+        raise TypeError(f"{_short(data)} is neither true nor false")
     return data
 
 
 def _text(data: object) -> str:
     if not isinstance(data, str):
-        raise TypeError(f"{data!r} is no text")
+        raise TypeError(f"{_short(data)} is no text")
+    if not data.isprintable():
+        raise TypeError(f"{_short(data)} has control characters")
     return data
+
+
+def _short(data: object) -> str:
+    """A value for a message, which may have been nested deeply or be very long."""
+    return f"{type(data).__name__} {data if isinstance(data, (int, float)) else ''}".strip()

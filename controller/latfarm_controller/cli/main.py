@@ -18,6 +18,7 @@ from latfarm_predictors.errors import BundleError, PredictorsError
 from typer.exceptions import TyperException
 
 from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell.printable import printable_streams
 from latfarm_controller.cli.shell.progress import INTERRUPTED
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.private_files import private_umask
@@ -114,6 +115,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the program's name; None: that of this process.
     """
+    with printable_streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     # Ray starts processes by fork and exec. It would hang in the handlers that gRPC installs for
     # processes that fork without exec.
