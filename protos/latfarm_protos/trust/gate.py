@@ -45,7 +45,7 @@ from latfarm_protos.trust.identity import (
 from latfarm_protos.trust.revoked import Revoked
 
 LOOK_S = 2.0
-"""How often the list of revoked certificates is checked while clients are connected, in seconds."""
+"""How often the certificates of connected clients are judged again, in seconds."""
 TELL_S = 1.0
 """At most one refusal per reason and address is logged in this time, in seconds; the next line in
 the log counts the others."""
@@ -316,7 +316,7 @@ class Gate:
                 Path(connection.name).unlink()
 
     def _look_around(self, now_s: float) -> None:
-        """Close connections that are overdue, or whose certificate was revoked meanwhile."""
+        """Close connections that are overdue, or whose certificate is worth nothing any more."""
         if self._accept_after_s and now_s >= self._accept_after_s:
             assert self._listener is not None
             self._accept_after_s = 0.0
@@ -333,10 +333,13 @@ class Gate:
         revoked = self._revoked.fingerprints()
         for connection in list(self._connections.values()):
             admission = self._admissions.get(connection.name)
-            listed = admission is not None and admission.identity.fingerprint in revoked
-            if admission is not None and listed and admission.refusal is None:
-                text = f"the certificate of {admission.identity} was revoked: cut off"
-                self._refuse(connection.where, Refusal(REVOKED, text))
+            if admission is None or admission.refusal is not None:
+                continue
+            refusal = judge(admission.identity, self._allowed, revoked)
+            if refusal is not None:
+                was = "was revoked" if refusal.reason == REVOKED else "has expired"
+                text = f"the certificate of {admission.identity} {was}: cut off"
+                self._refuse(connection.where, Refusal(refusal.reason, text))
                 self._drop(connection)
 
     def _refuse(self, where: str, refusal: Refusal) -> None:

@@ -7,6 +7,8 @@ A certificate names its role in a URI among its subject alternative names, for e
 from __future__ import annotations
 
 import hashlib
+import ssl
+import time
 from dataclasses import dataclass
 from typing import Any, Collection, Mapping
 
@@ -65,12 +67,19 @@ class Identity:
         roles: all roles that it names; a valid certificate has one.
         fingerprint: SHA-256 of its DER bytes, in hex.
         serial: serial number, in hex.
+        expires_s: Unix time at which the certificate expires.
     """
 
     name: str
     roles: tuple[str, ...]
     fingerprint: str
     serial: str = ""
+    expires_s: float = float("inf")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the certificate has expired by now, which may happen during a connection."""
+        return self.expires_s <= time.time()
 
     @property
     def role(self) -> str:
@@ -90,7 +99,7 @@ def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
         der: the DER bytes of the same certificate.
     """
     subject = {key: value for part in certificate.get("subject", ()) for key, value in part}
-    names = certificate.get("subjectAltName", ())
+    names, ends = certificate.get("subjectAltName", ()), certificate.get("notAfter")
     roles = {
         value[len(ROLE_PREFIX) :]
         for kind, value in names
@@ -101,6 +110,7 @@ def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
         roles=tuple(sorted(_printable(role) for role in roles)),
         fingerprint=fingerprint_of(der),
         serial=str(certificate.get("serialNumber", "")),
+        expires_s=float(ssl.cert_time_to_seconds(str(ends))) if ends else float("inf"),
     )
 
 
@@ -110,7 +120,9 @@ def fingerprint_of(der: bytes) -> str:
 
 
 def judge(identity: Identity, allowed: Collection[str], revoked: Collection[str]) -> Refusal | None:
-    """Why a certificate of the CA is refused (revoked, or another role); None if it is not."""
+    """Why a certificate of the CA is refused (expired, revoked, wrong role); None if it is not."""
+    if identity.expired:
+        return Refusal(EXPIRED, f"the certificate of {identity} is expired; are both clocks right?")
     if identity.fingerprint in revoked:
         return Refusal(REVOKED, f"the certificate of {identity} is revoked")
     if identity.role not in allowed:
