@@ -1,6 +1,5 @@
 # Thin: every recipe is one command over the project's own environment in .venv.
 PYTHON ?= python3
-UV_VERSION := 0.13.8
 GRPC_TOOLS_VERSION := 1.62.3
 BIN := .venv/bin
 UV := $(BIN)/uv
@@ -20,10 +19,10 @@ help: ## list the targets, in groups
 
 setup: .venv/.ready ## make .venv with the tested versions of everything
 
-.venv/.ready: constraints.txt pyproject.toml protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml
+.venv/.ready: constraints.txt constraints-uv.txt pyproject.toml protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "latfarm needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r constraints-uv.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps -e protos -e predictors -e agent -e controller
 	@touch $@
@@ -87,6 +86,8 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group docs --constraints constraints.txt --constraints constraints-farm.txt --upgrade -o constraints-docs.txt
+	@echo uv | $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --upgrade -o constraints-uv.txt -
 
 ##@ Tests
 .PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports fuzz-trust

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import reprlib
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from platformdirs import user_data_dir
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import private_folder, private_home, read_regular
 
 CONFIG_FILE = "latfarm.toml"
 """Name of the configuration file in the home."""
@@ -71,6 +73,8 @@ class ControllerConfig(BaseModel):
     """Certificate of a viewer or operator, for that controller; None: `tls/client.crt`."""
     tls_key: AbsolutePath | None = None
     """Private key of that certificate; None: `tls/client.key`."""
+    passphrase_file: AbsolutePath | None = None
+    """File with the passphrase of the authority's key; None: that key has none."""
     ray_address: str = ""
     """Address of a Ray cluster to join; empty: Ray is started on this machine."""
     ray_cpus: int | None = Field(default=None, ge=1)
@@ -92,6 +96,11 @@ class ControllerConfig(BaseModel):
         inside = self.home / "controller.sock"
         fits = len(os.fsencode(inside)) <= LONGEST_SOCKET
         return inside if fits else self._short_dir / inside.name
+
+    @property
+    def audit_file(self) -> Path:
+        """The audit log."""
+        return self.home / "audit.jsonl"
 
     @property
     def boards_file(self) -> Path:
@@ -137,35 +146,17 @@ class ControllerConfig(BaseModel):
         return Path(tempfile.gettempdir()) / f"latfarm-{os.getuid()}-{mark}"
 
     def make_dirs(self) -> None:
-        """Make the folders, which only their owner may read; folders that exist are unchanged.
+        """Make the folders, which only their owner may use; existing ones are taken from others.
 
         Raises:
             UsageError: a folder cannot be made, or belongs to another user.
         """
-        folders = [
-            self.home,
-            self.bundles_dir,
-            self.reports_dir,
-            self.agents_dir,
-            self.logs_dir,
-        ]
+        private_home(self.home)
+        folders = [self.bundles_dir, self.reports_dir, self.agents_dir, self.logs_dir]
         if self._short_dir in (self.ray_dir.parent, self.socket_file.parent):
             folders.append(self._short_dir)
-        folders.append(self.ray_dir)
-        for path in folders:
-            try:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # It lies where everybody may write, so another user may have made it first.
-                foreign = path == self._short_dir and path.lstat().st_uid != os.getuid()
-            except OSError as error:
-                raise UsageError(
-                    f"the folder {path} cannot be made ({error.strerror}); "
-                    f"set {PREFIX}HOME to a folder that you may write"
-                ) from error
-            if foreign:
-                raise UsageError(
-                    f"{path} belongs to another user; set {PREFIX}HOME to a short path"
-                )
+        for path in (*folders, self.ray_dir):
+            private_folder(path)
 
 
 def load_config(
@@ -212,15 +203,14 @@ def load_config(
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            values = tomllib.load(file)
+        values = tomllib.loads(read_regular(path).decode())
     except FileNotFoundError:
         return {}
     except NotADirectoryError as error:
         raise UsageError(f"{path.parent} is not a folder; set {PREFIX}HOME to a folder") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     if "home" in values:
         raise UsageError(
@@ -247,4 +237,5 @@ def _story(fault: Mapping[str, Any], origins: Mapping[str, str]) -> str:
     if origin == "environment":
         name = PREFIX + name.upper()
     message = str(fault["msg"]).removeprefix("Value error, ")
-    return f"{origin}: {name} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
+    given = reprlib.repr(fault["input"])
+    return f"{origin}: {name} = {given}: {message[:1].lower()}{message[1:]}"

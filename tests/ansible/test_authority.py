@@ -48,16 +48,21 @@ def book() -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def changed(book: Path, home: Path) -> int:
-    """Run the role; return how many tasks changed something."""
-    done = subprocess.run(
-        [str(BIN / "ansible-playbook"), str(book)],
+def played(book: Path, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the role."""
+    return subprocess.run(
+        [str(BIN / "ansible-playbook"), "-vvv", str(book)],
         cwd=ROOT,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "LATFARM_HOME": str(home)},
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "LATFARM_HOME": str(home), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
+
+
+def changed(book: Path, home: Path) -> int:
+    """Run the role; return how many tasks changed something."""
+    done = played(book, home)
     assert done.returncode == 0, done.stdout + done.stderr
     recap = re.search(r"changed=(\d+)", done.stdout)
     assert recap is not None
@@ -102,3 +107,28 @@ def test_an_authority_is_made_if_there_is_none(book: Path, tmp_path: Path) -> No
     succession.switch()
     assert succession.left_behind() == ["ada"]
     assert changed(book, tmp_path) == 0
+
+
+def test_the_role_signs_with_a_key_that_has_a_passphrase_and_never_replaces_it(
+    book: Path, tmp_path: Path
+) -> None:
+    secret = "correct horse battery"
+    file = tmp_path / "passphrase"
+    file.write_text(f"{secret}\n")
+    file.chmod(0o600)
+    home = tmp_path / "home"
+    Authority(home / "tls", secret).init(NAMES)
+    key = (home / "tls" / "ca.key").read_bytes()
+    (home / "tls" / "controller.crt").unlink()
+
+    without = played(book, home)
+    assert without.returncode != 0
+    assert (home / "tls" / "ca.key").read_bytes() == key
+
+    done = played(book, home, LATFARM_PASSPHRASE_FILE=str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert secret not in done.stdout + done.stderr + without.stdout + without.stderr
+    assert (home / "tls" / "ca.key").read_bytes() == key
+    assert (home / "tls" / "controller.crt").exists()
+    kept = [one.name for one in Authority(home / "tls").list()]
+    assert kept == ["controller", "controller"], "the old one, and the one that the role signed"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.expiry import der_expires_at_s, expires_at_s
-from latfarm_protos.trust.http_port import MAX_CONNECTIONS, HttpPort, Page
+from latfarm_protos.trust.http_port import LIMITS, HttpPort, Page
 from latfarm_protos.trust.identity import fingerprint_of
 
 from tests.monitoring.certificates import Authority
@@ -138,19 +138,35 @@ def test_plain_on_loopback_with_pages_and_without() -> None:
         port.close()
 
 
-def test_the_idle_do_not_keep_all_threads() -> None:
+def test_the_idle_make_room_for_a_client_with_a_request() -> None:
     refused: list[str] = []
     port = HttpPort("127.0.0.1", 0, PAGES, on_refused=refused.append)
-    idle = [
-        socket.create_connection(("127.0.0.1", port.port), timeout=20)
-        for _ in range(MAX_CONNECTIONS)
-    ]
+    most = LIMITS.unfinished_per_address
+    idle = [socket.create_connection(("127.0.0.1", port.port), timeout=20) for _ in range(most)]
     try:
         with socket.create_connection(("127.0.0.1", port.port), timeout=20) as late:
-            assert late.recv(10) == b""
+            assert idle[0].recv(10) == b"", "the oldest one made room"
+            late.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"a 1" in late.makefile("rb").read()
         assert refused == ["too_many"]
     finally:
         for one in idle:
+            one.close()
+        port.close()
+
+
+def test_a_request_that_comes_slowly_keeps_nobody_out() -> None:
+    port = HttpPort("127.0.0.1", 0, PAGES)
+    most = LIMITS.unfinished_per_address
+    slow = [socket.create_connection(("127.0.0.1", port.port), timeout=20) for _ in range(most)]
+    try:
+        for one in slow:
+            one.sendall(b"GET /metrics HTTP/1.0\r\nX-Slow: a")
+        url = f"http://127.0.0.1:{port.port}/metrics"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert answer.read() == b"a 1\n"
+    finally:
+        for one in slow:
             one.close()
         port.close()
 

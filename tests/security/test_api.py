@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import stat
 import threading
@@ -17,6 +18,7 @@ from latfarm_controller.api import roles
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.server import ControllerServer
+from latfarm_controller.audit import unix_user
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.base import BoardEvent
@@ -225,7 +227,7 @@ def test_the_socket_of_the_home_is_its_owners_alone(home: Home) -> None:
                 client = ControllerClient(opened)
                 await asyncio.to_thread(client.resume_board, "toy", "", False)
                 events = await asyncio.to_thread(client.board_events, "toy")
-                assert {event.actor for event in events[:2]} == {"local"}
+                assert {event.actor for event in events[:2]} == {unix_user(os.getuid())}
             with opened_gate(home, server) as gate:
                 for path in (home.config.home / "tls", gate.inner.parent):
                     assert stat.S_IMODE(path.stat().st_mode) == 0o700

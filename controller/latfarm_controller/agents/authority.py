@@ -5,16 +5,19 @@ tls/ca.crt ca.key                  the authority; its key never leaves this mach
                                    authority takes over (ca_rotation.py), ca.crt holds both
 tls/controller.crt controller.key  what this machine shows to boards, and to clients that call it
 tls/client.crt client.key          what commands of this machine show to another controller
-tls/issued/NAME.crt [NAME.key]     all certificates that were issued here
+tls/issued/NAME.crt [NAME.key]     the newest certificate of each name that was issued here
+tls/signed/SHA256.crt              all certificates that were signed (signed.py)
 tls/revoked.json                   fingerprints of revoked certificates; boards get a copy
 ```
 
-Other tools may sign with the same authority, as Ansible's community.crypto does. What counts in a
-certificate is the role in its subject alternative names, and its extended key usage.
+Other tools may sign with the same authority, as Ansible's community.crypto does, which hands each
+certificate to `keep`. What counts in a certificate is the role in its subject alternative names,
+and its extended key usage.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -26,8 +29,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -38,11 +39,19 @@ from latfarm_protos.trust.identity import (
     CONTROLLER,
     ROLE_PREFIX,
     ROLES,
-    fingerprint_of,
 )
 from latfarm_protos.trust.revoked import FILE_NAME, VERSION, RevokedError, read_revoked
 
+from latfarm_controller.agents.passphrase import has_passphrase
+from latfarm_controller.agents.signed import (
+    ISSUED,
+    Issued,
+    SignedCertificates,
+    der_of,
+    read_der,
+)
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import FILE_MODE, private_folder
 
 CA_DAYS = 3650
 """Days that an authority is valid, unless told otherwise."""
@@ -51,39 +60,26 @@ DAYS = 365
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _USAGE = {AGENT: "serverAuth", CONTROLLER: "clientAuth,serverAuth"}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_PASSIN = ("-passin", "stdin")
 _CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """A certificate that was issued here; it expires at the Unix time `expires_s`."""
-
-    name: str
-    roles: tuple[str, ...]
-    fingerprint: str
-    expires_s: float
-    path: Path
-    revoked: bool = False
-
-    @property
-    def state(self) -> str:
-        """One of `revoked`, `expired` and `valid`."""
-        if self.revoked:
-            return "revoked"
-        expired = self.expires_s <= datetime.now(UTC).timestamp()
-        return "expired" if expired else "valid"
 
 
 class Authority:
     """The certificate authority in a folder.
+
+    Args:
+        folder: the folder.
+        passphrase: of the authority's key; empty: a new key gets none.
 
     Every method raises:
         UsageError: a file is missing, or exists and must not, a name is malformed, or openssl
             fails.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, passphrase: str = "") -> None:
         self.folder = folder
+        self._passphrase = passphrase
+        self._signed = SignedCertificates(folder)
         self.cert = folder / "ca.crt"
         self.key = folder / "ca.key"
         self.revoked_file = folder / FILE_NAME
@@ -97,11 +93,11 @@ class Authority:
         """
         if self.cert.exists() or self.key.exists():
             raise UsageError(f"{self.cert}: there is an authority already; it is left as it is")
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.folder)
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             self.make_root(scratch, "latfarm farm", days)
-            install(Path(scratch) / "new.key", self.key, 0o600)
-            install(Path(scratch) / "new.crt", self.cert, 0o644)
+            install(Path(scratch) / "new.key", self.key)
+            install(Path(scratch) / "new.crt", self.cert)
         self._write_revoked(set())
         here = ("localhost", "127.0.0.1", "::1", socket.gethostname())
         self.issue_own([*here, *names])
@@ -111,18 +107,39 @@ class Authority:
         """Make an authority in the folder `scratch`: `new.key` and the self-signed `new.crt`."""
         extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign")
         added = [word for text in extensions for word in ("-addext", text)]
+        locked = ("-aes-256-cbc", "-pass", "stdin") if self._passphrase else ()
         self.openssl(
-            scratch, "req", "-x509", *_NEW_KEY, "-days", str(days), "-subj", f"/CN={name}",
-            *added, "-keyout", "new.key", "-out", "new.crt",
+            scratch, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256",
+            *locked, "-out", "new.key", secret=self._passphrase,
         )  # fmt: skip
+        self.openssl(
+            scratch, "req", "-x509", "-days", str(days), "-subj", f"/CN={name}", *added,
+            *("-key", "new.key", *_PASSIN, "-out", "new.crt"), secret=self._passphrase,
+        )  # fmt: skip
+
+    def secret_of(self, key: Path) -> str:
+        """The passphrase of a private key of the authority; empty if the key has none.
+
+        Raises:
+            UsageError: it has one, and none or another one was given.
+        """
+        if not has_passphrase(key):
+            return ""
+        if not self._passphrase:
+            raise UsageError(f"{key}: has a passphrase; give a file with it: --passphrase-file")
+        try:
+            words = ("pkey", "-in", key.absolute(), "-noout", *_PASSIN)
+            self.openssl(str(self.folder), *words, secret=self._passphrase)
+        except UsageError as error:
+            raise UsageError(f"{key}: the passphrase that was given is another one") from error
+        return self._passphrase
 
     def issue_own(self, names: Sequence[str]) -> None:
         """Issue this machine's own certificate, for these host names and addresses."""
         self.issue("controller", CONTROLLER, dict.fromkeys(names))
         for suffix in (".crt", ".key"):
-            mode = 0o600 if suffix == ".key" else 0o644
             source = self.folder / "issued" / f"controller{suffix}"
-            install(source, self.folder / f"controller{suffix}", mode, copy=True)
+            install(source, self.folder / f"controller{suffix}", copy=True)
 
     def issue(
         self,
@@ -158,8 +175,9 @@ class Authority:
             raise UsageError(f"no role {role!r}; there are: {', '.join(ROLES)}")
         if not self.key.exists():
             raise UsageError(f"{self.key}: there is no authority here; latfarm certs init")
-        issued = self.folder / "issued"
-        issued.mkdir(mode=0o700, exist_ok=True)
+        secret = self.secret_of(self.key)
+        issued = self.folder / ISSUED
+        private_folder(issued)
         if not replace and (issued / f"{name}.crt").exists():
             raise UsageError(f"{issued / name}.crt: issued already; give --replace to issue anew")
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
@@ -174,30 +192,61 @@ class Authority:
             else:
                 asked = request.absolute()
             self.openssl(
-                scratch, "x509", "-req", "-in", asked, "-CA", self.cert, "-CAkey", self.key,
+                scratch, "x509", "-req", "-in", asked, "-CA", self.cert.absolute(),
+                "-CAkey", self.key.absolute(), *_PASSIN, "-subj", f"/CN={name}",
                 "-set_serial", f"0x{secrets.token_hex(16)}", "-days", str(days), "-sha256",
-                "-extfile", extensions, "-out", "new.crt",
+                "-extfile", extensions, "-out", "new.crt", secret=secret,
             )  # fmt: skip
+            self._signed.keep(Path(scratch) / "new.crt")
             if request is None:
-                install(Path(scratch) / "new.key", issued / f"{name}.key", 0o600)
+                install(Path(scratch) / "new.key", issued / f"{name}.key")
             else:
                 (issued / f"{name}.key").unlink(missing_ok=True)
-            install(Path(scratch) / "new.crt", issued / f"{name}.crt", 0o644)
+            install(Path(scratch) / "new.crt", issued / f"{name}.crt")
         return issued / f"{name}.crt"
 
-    def revoke(self, which: str) -> str:
-        """Revoke a certificate for ever; returns its fingerprint.
+    def keep(self, source: Path) -> tuple[Issued, bool]:
+        """Keep a certificate that another program signed with this authority, as Ansible does.
 
         Args:
-            which: the name of a certificate that was issued here, a PEM file, or a fingerprint.
+            source: a PEM file with the certificate.
+
+        Returns:
+            The certificate, and whether it was not kept before.
         """
-        found = which.lower().replace(":", "")
-        if not re.fullmatch(r"[0-9a-f]{64}", found):
-            issued = self.folder / "issued" / f"{which}.crt"
-            path = issued if issued.exists() else Path(which)
-            found = fingerprint_of(_der(path))
-        self._write_revoked({*self.revoked(), found})
-        return found
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            copy = Path(scratch) / "kept.crt"
+            copy.write_text(ssl.DER_cert_to_PEM_cert(der_of(source)), encoding="ascii")
+            words = ("-CAfile", self.cert.absolute(), "-no-CApath", "-no-CAstore")
+            try:
+                self.openssl(scratch, "verify", "-no_check_time", *words, copy.name)
+            except UsageError as error:
+                raise UsageError(f"{source}: was not signed by {self.cert}") from error
+            return self._signed.keep(copy)
+
+    def revoke(self, which: str) -> list[Issued]:
+        """Revoke certificates for ever; returns them. The name of one means all of that name.
+
+        Args:
+            which: a name, a serial number or a fingerprint in hex, or a PEM file.
+        """
+        known = self.list()
+        number = which.lower().replace(":", "")
+        found = [one for one in known if which == one.name]
+        found += [one for one in known if number in (one.fingerprint, one.serial)]
+        if not found and re.fullmatch(r"[0-9a-f]{64}", number):
+            found = [Issued("", (), number, 0.0, Path())]  # it was signed elsewhere
+        if not found:
+            path = Path(which)
+            if not path.is_file():
+                names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
+                raise UsageError(
+                    f"no certificate of {which!r} is known here, and there is no such file; "
+                    f"names with a certificate: {names}"
+                )
+            found = [read_der(der_of(path), path)]
+        self._write_revoked({*self.revoked(), *(one.fingerprint for one in found)})
+        return [dataclasses.replace(one, revoked=True) for one in found]
 
     def revoked(self) -> frozenset[str]:
         """The fingerprints of all revoked certificates."""
@@ -207,36 +256,25 @@ class Authority:
             raise UsageError(str(error)) from error
 
     def list(self) -> list[Issued]:
-        """All certificates that were issued here, sorted by name."""
-        revoked = self.revoked()
-        paths = sorted((self.folder / "issued").glob("*.crt"))
-        return [self._read(path, revoked) for path in paths]
-
-    def _read(self, path: Path, revoked: frozenset[str]) -> Issued:
-        der = _der(path)
-        text = self.openssl(
-            str(self.folder), "x509", "-noout", "-enddate", "-ext", "subjectAltName", "-in", path
-        )
-        fingerprint = fingerprint_of(der)
-        return Issued(
-            path.stem,
-            tuple(re.findall(rf"URI:{ROLE_PREFIX}(\w+)", text)),
-            fingerprint,
-            end_s(text, path),
-            path,
-            fingerprint in revoked,
-        )
+        """All certificates that are known to be signed by this authority, sorted by name."""
+        return self._signed.list(self.revoked())
 
     def _write_revoked(self, fingerprints: set[str]) -> None:
         text = json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
         try:
-            with written_whole(self.revoked_file) as part:
+            with written_whole(self.revoked_file, mode=FILE_MODE) as part:
                 part.write_text(text, encoding="ascii")
         except OSError as error:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
 
-    def openssl(self, folder: str, *words: object) -> str:
-        """Run openssl in a folder and return what it prints, which never contains a key."""
+    def openssl(self, folder: str, *words: object, secret: str = "") -> str:
+        """Run openssl in a folder and return what it prints, which never contains a key.
+
+        Args:
+            folder: where it runs.
+            words: its arguments.
+            secret: a passphrase, for its standard input.
+        """
         command = shutil.which("openssl")
         if command is None:
             raise UsageError("the openssl command is needed: apt-get install openssl")
@@ -245,7 +283,7 @@ class Authority:
         try:
             done = subprocess.run(
                 [command, *map(str, words)], cwd=folder, capture_output=True, text=True,
-                check=False, stdin=subprocess.DEVNULL, umask=0o077,
+                check=False, input=f"{secret}\n", umask=0o077,
                 env={**os.environ, "OPENSSL_CONF": str(config)},
             )  # fmt: skip
         finally:
@@ -276,19 +314,6 @@ def _alternative(name: str) -> str:
     return f"DNS:{name}"
 
 
-def _der(path: Path) -> bytes:
-    """The DER bytes of the first certificate in a PEM file."""
-    try:
-        text = path.read_text(encoding="ascii", errors="replace")
-        begin = text.index("-----BEGIN CERTIFICATE-----")
-        end = text.index("-----END CERTIFICATE-----", begin)
-        return ssl.PEM_cert_to_DER_cert(text[begin:end] + "-----END CERTIFICATE-----\n")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(f"{path}: is no certificate in PEM") from error
-
-
 def end_s(text: str, path: Path) -> float:
     """When a certificate expires, in Unix time, from the output of `openssl x509 -enddate`.
 
@@ -301,10 +326,10 @@ def end_s(text: str, path: Path) -> float:
     return float(ssl.cert_time_to_seconds(ends[1].strip()))
 
 
-def install(source: Path, target: Path, mode: int, *, copy: bool = False) -> None:
-    """Move a file to its place in one step, or copy it there, with the given mode."""
+def install(source: Path, target: Path, *, copy: bool = False) -> None:
+    """Move a file to its place in one step, or copy it there; only its owner may read it."""
     try:
-        with written_whole(target, mode=mode) as part:
+        with written_whole(target, mode=FILE_MODE) as part:
             part.write_bytes(source.read_bytes())
         if not copy:
             source.unlink()

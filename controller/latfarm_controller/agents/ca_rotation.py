@@ -83,11 +83,12 @@ class CaRotation:
         (old,) = self._certificates()
         if not self._authority.key.exists():
             raise UsageError(f"{self._authority.key}: the authority's key is not on this machine")
+        self._authority.secret_of(self._authority.key)
         with self._scratch() as scratch:
             # The authority gets a subject of its own, because certificates name their signer by it.
             name = f"latfarm farm {secrets.token_hex(4)}"
             self._authority.make_root(scratch, name, days)
-            install(Path(scratch) / "new.key", self._next_key, 0o600)
+            install(Path(scratch) / "new.key", self._next_key)
             self._write([old, (Path(scratch) / "new.crt").read_text(encoding="ascii")])
 
     def switch(self) -> None:
@@ -140,11 +141,9 @@ class CaRotation:
         with self._scratch() as scratch:
             signer = Path(scratch) / "signer.crt"
             signer.write_text(texts[0], encoding="ascii")
-            return [
-                one.name
-                for one in self._authority.list()
-                if one.state == "valid" and not self._signed(scratch, signer, one.path)
-            ]
+            valid = [one for one in self._authority.list() if one.state == "valid"]
+            ready = {one.name for one in valid if self._signed(scratch, signer, one.path)}
+        return list(dict.fromkeys(one.name for one in valid if one.name not in ready))
 
     def _expect(self, step: RotationStep, otherwise: str) -> None:
         if self.step is not step:
@@ -166,7 +165,7 @@ class CaRotation:
         with self._scratch() as scratch:
             bundle = Path(scratch) / "bundle.crt"
             bundle.write_text("".join(f"{text.strip()}\n" for text in texts), encoding="ascii")
-            install(bundle, self._authority.cert, 0o644)
+            install(bundle, self._authority.cert)
 
     def _read(self, text: str, number: int) -> TrustedAuthority:
         with self._scratch() as scratch:
@@ -188,7 +187,9 @@ class CaRotation:
             return _NAME.findall(self._authority.openssl(scratch, *words))
 
     def _public(self, scratch: str, key: Path) -> str:
-        return self._authority.openssl(scratch, "pkey", "-pubout", "-in", key.absolute())
+        secret = self._authority.secret_of(key)
+        words = ("pkey", "-pubout", "-in", key.absolute(), "-passin", "stdin")
+        return self._authority.openssl(scratch, *words, secret=secret)
 
     def _key_of(self, scratch: str, text: str) -> str:
         (Path(scratch) / "one.crt").write_text(text, encoding="ascii")

@@ -176,7 +176,9 @@ class AgentConnection:
 
     async def _prove(self, tls: ControllerTlsFiles) -> None:
         """Have a channel to a proven board; a new one if the files or the board have changed."""
-        if self._proof is not None and is_revoked(self._proof, tls):
+        if self._proof is not None and (
+            self._proof.identity.expired or is_revoked(self._proof, tls)
+        ):
             await self._hang_up()
         stamp = _stamp(tls)
         if self._channel is not None and stamp == self._stamp:

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO
 
 from latfarm_controller.errors import AgentError, AgentLostError
+from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE
 
 TAIL_LINES = 15
 """How many lines of the agent's log an error message ends with."""
@@ -111,8 +112,8 @@ class LocalAgent:
             return self._address
         port_file = self.options.state_dir / "address"
         try:
-            self.options.state_dir.mkdir(parents=True, exist_ok=True)
-            self.options.log_path.parent.mkdir(parents=True, exist_ok=True)
+            self.options.state_dir.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self.options.log_path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             port_file.unlink(missing_ok=True)
             log = _new_log(self.options.log_path)
         except OSError as error:
@@ -227,7 +228,7 @@ def _kill_group(group: int) -> None:
 def _new_log(path: Path) -> IO[bytes]:
     if path.exists():
         path.replace(path.with_name(path.name + ".1"))
-    return path.open("wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "wb")
 
 
 def _read_address(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.agents import bounds
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
+from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
 
 VERSION = 1
 """Version of the file's format."""
@@ -175,8 +177,9 @@ class Registry:
     def _changing(self) -> Iterator[dict[str, BoardEntry]]:
         """The boards by name, to be changed in place; written if the block ends without error."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(self.path.name + ".lock").open("a")
+            self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            beside = self.path.with_name(self.path.name + ".lock")
+            lock = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, FILE_MODE), "a")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
         with lock:
@@ -189,12 +192,12 @@ class Registry:
 
     def _read(self) -> dict[str, BoardEntry]:
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self.path))
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self.path}: is no JSON: {error}") from error
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise UsageError(f'{self.path}: must be an object with "version": {VERSION}')
@@ -235,7 +238,7 @@ class Registry:
         boards = {name: known[name].to_json() for name in sorted(known)}
         text = json.dumps({"version": VERSION, "boards": boards}, indent=1) + "\n"
         try:
-            with written_whole(self.path, durable=True) as part:
+            with written_whole(self.path, durable=True, mode=FILE_MODE) as part:
                 part.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
@@ -262,17 +265,24 @@ def second_holder(name: str, board_id: str, holder: str) -> str:
 
 def _object(data: object) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
-        raise TypeError(f"{data!r} is no object")
+        raise TypeError(f"{_short(data)} is no object")
     return data
 
 
 def _truth(data: object) -> bool:
     if not isinstance(data, bool):
-        raise TypeError(f"{data!r} is neither true nor false")
+        raise TypeError(f"{_short(data)} is neither true nor false")
     return data
 
 
 def _text(data: object) -> str:
     if not isinstance(data, str):
-        raise TypeError(f"{data!r} is no text")
+        raise TypeError(f"{_short(data)} is no text")
+    if not data.isprintable():
+        raise TypeError(f"{_short(data)} has control characters")
     return data
+
+
+def _short(data: object) -> str:
+    """A value for a message, which may have been nested deeply or be very long."""
+    return f"{type(data).__name__} {data if isinstance(data, (int, float)) else ''}".strip()

@@ -12,10 +12,12 @@ import grpc
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.api.home_socket import HomeSocket
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
+from latfarm_controller.audit import AuditLog
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
@@ -44,6 +46,7 @@ class ControllerServer:
         self._store: Store | None = None
         self._controller: Controller | None = None
         self._server: Any = None
+        self._socket: HomeSocket | None = None
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
         self.address = ""
@@ -96,22 +99,24 @@ class ControllerServer:
         farm = Farm(RayBackend(runtime), holder, settings=settings, observer=metrics)
         self._controller = Controller(self._config, self._store, fleet, farm, metrics)
         self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
-        service = ControllerService(self._controller)
+        path = self._config.socket_file
+        path.unlink(missing_ok=True)
+        self.address = f"unix:{path}"
+        self._socket = socket = HomeSocket(path)
+        audit = AuditLog(self._config.audit_file)
+        service = ControllerService(self._controller, audit, socket.user)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
-        socket = self._config.socket_file
-        socket.unlink(missing_ok=True)
-        self.address = f"unix:{socket}"
-        try:
-            bound = self._server.add_insecure_port(self.address)
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise ControllerError(
-                f"the controller cannot listen on {socket}; set LATFARM_HOME to another folder"
-            )
+        self._server.add_insecure_port(f"unix:{socket.inner}")
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
         await self._server.start()
+        try:
+            await socket.open()
+        except OSError as error:
+            raise ControllerError(
+                f"the controller cannot listen on {path}: {error.strerror}; set LATFARM_HOME to "
+                "another folder"
+            ) from error
         if self._outside is not None:
             self._outside.start()
         if public and self._config.metrics_port is not None:
@@ -150,6 +155,7 @@ class ControllerServer:
         """Stop campaigns where they are and release the store. Closing again does nothing."""
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
+        socket, self._socket = self._socket, None
         store, self._store = self._store, None
         port, self._metrics_port = self._metrics_port, None
         outside, self._outside = self._outside, None
@@ -164,7 +170,8 @@ class ControllerServer:
             try:
                 if server is not None:
                     await server.stop(grace=1.0)
-                    self._config.socket_file.unlink(missing_ok=True)
+                if socket is not None:
+                    await socket.close()
                     self._remove_short_dirs()
             finally:
                 try:

@@ -16,20 +16,29 @@ from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.api import error_codes, messages
+from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
+from latfarm_controller.audit import AuditLog
 
 ACTOR_KEY = "latfarm-actor-bin"
 """Metadata with the caller's name, set by the front for other machines (`api/outside.py`)."""
 CALLER: ContextVar[str] = ContextVar("caller", default="local")
-"""Who makes the present call: the name in their certificate, or `local` through the socket."""
+"""Who makes the present call: the name in their certificate, `unix:NAME` for a user of this
+machine, or `local` where the system does not tell the user."""
+UserOf = Callable[[str], SocketUser | None]
+"""Gets the peer of a call as gRPC names it; returns the user of this machine behind it, or None."""
 DEFAULT_COVERAGE = 0.9
 """Coverage of predicted intervals where the request does not give one, as a share of cases."""
 
 
-def _note_caller(context: Any) -> None:
-    names = dict(context.invocation_metadata() or ())
-    actor = names.get(ACTOR_KEY, b"local")
-    CALLER.set(actor.decode(errors="replace") if isinstance(actor, bytes) else str(actor))
+def _note_caller(user_of: UserOf, context: Any) -> None:
+    """Note who calls. Only the front for other machines may name somebody else than the user."""
+    user = user_of(context.peer())
+    actor = "local" if user is None else user.actor
+    named = dict(context.invocation_metadata() or ()).get(ACTOR_KEY)
+    if named is not None and user is not None and is_this_process(user):
+        actor = named.decode(errors="replace") if isinstance(named, bytes) else str(named)
+    CALLER.set(actor)
 
 
 def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +46,7 @@ def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
-        _note_caller(context)
+        _note_caller(self.user_of, context)
         try:
             return await method(self, request)
         except error_codes.KINDS as error:
@@ -51,7 +60,7 @@ def _streams(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
-        _note_caller(context)
+        _note_caller(self.user_of, context)
         try:
             async for message in method(self, request):
                 yield message
@@ -62,10 +71,22 @@ def _streams(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
-    """Each method is one call of the controller."""
+    """Each method is one call of the controller.
 
-    def __init__(self, controller: Controller) -> None:
+    Args:
+        controller: what is called.
+        audit: is told about each call that starts, stops or changes something.
+        user_of: see `UserOf`.
+    """
+
+    def __init__(self, controller: Controller, audit: AuditLog, user_of: UserOf) -> None:
         self._controller = controller
+        self._audit = audit
+        self.user_of = user_of
+
+    def _note(self, action: str, subject: str, **details: Any) -> None:
+        """Tell the audit log what the caller has done."""
+        self._audit.add(CALLER.get(), action, subject, **details)
 
     @_answers
     async def ListBoards(self, _request: pb.ListBoardsRequest) -> Any:
@@ -83,24 +104,26 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def DrainBoard(self, request: pb.BoardRequest) -> Any:
         """Give a board no new work; it finishes the work that it has."""
         control = self._controller.control
-        return messages.board_to_pb(await control.drain(request.name, request.reason, CALLER.get()))
+        status = await control.drain(request.name, request.reason, CALLER.get())
+        self._note("board.drained", request.name, reason=request.reason)
+        return messages.board_to_pb(status)
 
     @_answers
     async def QuarantineBoard(self, request: pb.BoardRequest) -> Any:
         """Stop a board, and discard what it measured since its last good sentinel."""
         control = self._controller.control
-        return messages.board_to_pb(
-            await control.quarantine(request.name, request.reason, CALLER.get())
-        )
+        status = await control.quarantine(request.name, request.reason, CALLER.get())
+        self._note("board.quarantined", request.name, reason=request.reason)
+        return messages.board_to_pb(status)
 
     @_answers
     async def ResumeBoard(self, request: pb.BoardRequest) -> Any:
         """Let a drained or quarantined board work again."""
-        return messages.board_to_pb(
-            await self._controller.control.resume(
-                request.name, request.reason, CALLER.get(), new_reference=request.new_reference
-            )
+        status = await self._controller.control.resume(
+            request.name, request.reason, CALLER.get(), new_reference=request.new_reference
         )
+        self._note("board.resumed", request.name, reason=request.reason)
+        return messages.board_to_pb(status)
 
     @_streams
     async def WatchBoard(self, request: pb.BoardRequest) -> Any:
@@ -154,6 +177,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             messages.config_from_json(request.config_json),
             request.name,
         )
+        self._note(
+            "campaign.started", record.campaign_id, kind=request.kind, platform=request.platform
+        )
         return messages.campaign_to_pb(record)
 
     @_answers
@@ -177,12 +203,16 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_answers
     async def ResumeCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """Continue a campaign where it stopped."""
-        return messages.campaign_to_pb(await self._controller.campaigns.resume(request.campaign_id))
+        record = await self._controller.campaigns.resume(request.campaign_id)
+        self._note("campaign.resumed", record.campaign_id)
+        return messages.campaign_to_pb(record)
 
     @_answers
     async def CancelCampaign(self, request: pb.GetCampaignRequest) -> Any:
         """Stop a campaign after the measurement that is running."""
-        return messages.campaign_to_pb(await self._controller.campaigns.cancel(request.campaign_id))
+        record = await self._controller.campaigns.cancel(request.campaign_id)
+        self._note("campaign.cancelled", record.campaign_id)
+        return messages.campaign_to_pb(record)
 
     @_streams
     async def ListResults(self, request: pb.ListMeasurementsRequest) -> Any:

@@ -18,8 +18,10 @@ from latfarm_predictors.errors import BundleError, PredictorsError
 from typer.exceptions import TyperException
 
 from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell.printable import printable_streams
 from latfarm_controller.cli.shell.progress import INTERRUPTED
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.private_files import private_umask
 
 app = typer.Typer(
     name="latfarm",
@@ -45,6 +47,7 @@ COMMANDS = (
     "farm.doctor",
     "farm.boards",
     "farm.certs",
+    "farm.audit",
     "farm.platforms",
     "campaigns.characterize",
     "campaigns.cover",
@@ -112,13 +115,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the program's name; None: that of this process.
     """
+    with printable_streams():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     # Ray starts processes by fork and exec. It would hang in the handlers that gRPC installs for
     # processes that fork without exec.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
+        with private_umask():
+            code = app(args=arguments, prog_name="latfarm", standalone_mode=False)
     except TyperException as error:
         usage: Any = error  # the base class does not declare what its subclasses have
         usage.show()

@@ -33,7 +33,7 @@ def network_hashes(connection: DatabaseConnection) -> None:
         for graph_hash, text in found:
             try:
                 graph = Graph.from_json(json.loads(text))
-            except (GraphError, ValueError):
+            except (GraphError, ValueError, TypeError, KeyError, RecursionError):
                 continue  # an unreadable graph is still found by its own hash
             connection.execute(
                 "UPDATE graphs SET network_hash = ? WHERE hash = ?",

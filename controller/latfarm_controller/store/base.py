@@ -45,9 +45,9 @@ class BoardEvent:
     `event` is one of the decisions `drained`, `quarantined` and `resumed`, or one of the notices
     `check_failed`, `drifted`, `disk_full`, `disk_free`, `id_pinned` (its id is noted from now on),
     `id_refused` (it gave another id) and `result_refused` (it gave a result of another board,
-    platform or fingerprint). `actor` is who decided or noticed: the
-    name in a person's certificate, `local` (a command on this machine), `cusum` (the test for
-    drift) or `farm`.
+    platform or fingerprint). `actor` is who decided or noticed: the name in a person's certificate,
+    `unix:NAME` (a user of the controller's machine; older entries say `local`), `cusum` (the test
+    for drift) or `farm`.
     """
 
     board: str

@@ -11,17 +11,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
 import duckdb
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
+from latfarm_controller.errors import StoreError
 from latfarm_controller.store import rows, snapshot, writes
 from latfarm_controller.store.base import BoardEvent, CampaignRecord
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
 
+T = TypeVar("T")
+MAX_REASON_LENGTH = 200
+"""Most letters of the reason why a row cannot be read."""
 PAGE_ROWS = 2000
 """How many measurements a listing reads at a time."""
 
@@ -59,13 +64,28 @@ class DuckDBStore:
         # ever deleted from it.
         self._graphs_kept: set[str] = set()
 
+    def _read(self, convert: Callable[[Any], T], row: Any) -> T:
+        """Make an object of a row.
+
+        Raises:
+            StoreError: a value of the row is none that this program writes.
+        """
+        try:
+            return convert(row)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            what = " ".join(str(error).split())[:MAX_REASON_LENGTH]
+            raise StoreError(
+                f"{self.path}: a row is damaged ({type(error).__name__}: {what}); restore the "
+                "store from a copy, or move it away to begin a new one"
+            ) from error
+
     def get_graph(self, graph_hash: str) -> Graph | None:
         """The graph with that hash; None if the store does not have it."""
         with self._file.read("read a graph") as cursor:
             found = cursor.execute(
                 "SELECT graph FROM graphs WHERE hash = ?", [graph_hash]
             ).fetchone()
-            return rows.graph_from_text(found[0]) if found else None
+            return self._read(rows.graph_from_text, found[0]) if found else None
 
     def add_measurements(
         self, campaign_id: str, measurements: Sequence[tuple[Measurement, Graph]]
@@ -101,7 +121,7 @@ class DuckDBStore:
             f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {_USED} ORDER BY seq",
             [campaign_id],
         )
-        read = (rows.measurement_from_row(row) for row in found)
+        read = (self._read(rows.measurement_from_row, row) for row in found)
         return {measurement.request_id: measurement for measurement in read}
 
     def measurements(
@@ -135,7 +155,7 @@ class DuckDBStore:
                 [*values, *after],
             )
             for row in found:
-                yield rows.measurement_from_row(row[2:])
+                yield self._read(rows.measurement_from_row, row[2:])
             if len(found) < page:
                 return
             after = list(found[-1][:2])
@@ -171,7 +191,7 @@ class DuckDBStore:
             f"ORDER BY unstable, graph_hash != ?, {_TOLD} DESC, seq DESC LIMIT 1",
             [*values, PROTOCOL_VERSION, *hashes, graph_hash],
         )
-        return rows.measurement_from_row(found[0]) if found else None
+        return self._read(rows.measurement_from_row, found[0]) if found else None
 
     def put_campaign(self, record: CampaignRecord) -> None:
         """Keep the record of a campaign, in the place of an earlier one."""
@@ -187,7 +207,7 @@ class DuckDBStore:
             "ORDER BY campaign_id = $key DESC, started_at_s DESC, seq DESC LIMIT 1",
             {"key": campaign_id},
         )
-        return rows.campaign_from_row(found[0]) if found else None
+        return self._read(rows.campaign_from_row, found[0]) if found else None
 
     def campaigns(self) -> list[CampaignRecord]:
         """All campaigns, the newest first."""
@@ -195,7 +215,7 @@ class DuckDBStore:
             f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
             "ORDER BY started_at_s DESC, seq DESC"
         )
-        return [rows.campaign_from_row(row) for row in found]
+        return [self._read(rows.campaign_from_row, row) for row in found]
 
     def add_board_event(self, event: BoardEvent) -> None:
         """Keep a decision about a board, or a notice."""
@@ -212,7 +232,7 @@ class DuckDBStore:
             f"ORDER BY seq DESC {f'LIMIT {limit}' if limit > 0 else ''}",
             values,
         )
-        return [rows.board_event_from_row(row) for row in found]
+        return [self._read(rows.board_event_from_row, row) for row in found]
 
     def standings(self) -> dict[str, BoardEvent]:
         """The last decision about each board, by its name."""
@@ -221,7 +241,7 @@ class DuckDBStore:
             "WHERE event IN ('drained', 'quarantined', 'resumed') "
             "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
         )
-        events = [rows.board_event_from_row(row) for row in found]
+        events = [self._read(rows.board_event_from_row, row) for row in found]
         return {event.board: event for event in events}
 
     def discard_measurements(
@@ -249,7 +269,7 @@ class DuckDBStore:
             f"ORDER BY {_TOLD}, seq",
             [board_id, since_s, PROTOCOL_VERSION],
         )
-        return [rows.measurement_from_row(row) for row in found]
+        return [self._read(rows.measurement_from_row, row) for row in found]
 
     def revision(self, platform: str) -> str:
         """A text that changes whenever a platform's measurements or campaigns change."""

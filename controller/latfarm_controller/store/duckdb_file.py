@@ -16,6 +16,7 @@ import pyarrow as pa
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreError
+from latfarm_controller.private_files import private_file
 from latfarm_controller.store.file_errors import as_store_error, check_files
 from latfarm_controller.store.lock import Holder, StoreLock
 from latfarm_controller.store.migrate import known_migrations, migrate
@@ -156,6 +157,7 @@ def _create(path: Path) -> None:
         rest.unlink(missing_ok=True)
     with duckdb.connect(str(place), config=_CONFIG) as connection:
         migrate(connection, known_migrations())
+    private_file(place)
     place.replace(path)
 
 

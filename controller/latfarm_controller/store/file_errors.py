@@ -32,6 +32,10 @@ def check_files(path: Path) -> None:
                 "restore the database, or move the log away"
             )
         return
+    for file_path in (path, log):
+        # DuckDB would wait for ever for somebody to write into a FIFO.
+        if file_path.exists() and not file_path.is_file():
+            raise StoreError(f"{file_path.name} is no regular file; move it away")
     with path.open("rb") as file:
         head = file.read(_MAGIC_OFFSET + len(_MAGIC))
     if head and head[_MAGIC_OFFSET:] != _MAGIC:

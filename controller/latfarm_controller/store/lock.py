@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from latfarm_controller.errors import StoreBusyError, StoreError
+from latfarm_controller.private_files import FILE_MODE
 
 FIRST_PAUSE_MS = 5.0
 """First pause between two tries to take the lock; each pause is twice as long as the last."""
@@ -144,7 +145,7 @@ def find_holder(path: Path) -> Holder | None:
         StoreError: the lock file cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -183,7 +184,7 @@ def _wait_for(
 def _open(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         raise StoreError(
             f"{path}: cannot open the lock file: {error.strerror}; "

@@ -152,10 +152,8 @@ def measurement_from_row(row: Sequence[Any]) -> Measurement:
     return Measurement(
         **plain,
         outcome=Outcome(outcome),
-        session_ms=() if session_ms == "[]" else tuple(json.loads(session_ms)),
-        layers=()
-        if layers == "[]"
-        else tuple(ProfiledLayer(**layer) for layer in json.loads(layers)),
+        session_ms=() if session_ms == "[]" else tuple(_list(session_ms)),
+        layers=() if layers == "[]" else tuple(ProfiledLayer(**layer) for layer in _list(layers)),
         settings=_settings(settings),
         conditions=dict(_conditions(conditions)),
     )
@@ -194,7 +192,7 @@ def board_event_row(event: BoardEvent) -> list[Any]:
 def board_event_from_row(row: Sequence[Any]) -> BoardEvent:
     """The event in a row with the columns BOARD_EVENT_COLUMNS."""
     fields = dict(zip(BOARD_EVENT_COLUMNS, row, strict=True))
-    return BoardEvent(**{**fields, "details": json.loads(fields["details"])})
+    return BoardEvent(**{**fields, "details": _object(fields["details"])})
 
 
 def campaign_row(record: CampaignRecord) -> list[Any]:
@@ -210,8 +208,8 @@ def campaign_row(record: CampaignRecord) -> list[Any]:
 def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
     """The campaign's record in a row with the columns CAMPAIGN_COLUMNS."""
     fields = dict(zip(CAMPAIGN_COLUMNS, row, strict=True))
-    fields["config"] = json.loads(fields["config"])
-    fields["outcome"] = json.loads(fields["outcome"])
+    fields["config"] = _object(fields["config"])
+    fields["outcome"] = _object(fields["outcome"])
     return CampaignRecord(**fields)
 
 
@@ -227,13 +225,37 @@ def _settings_text(settings: Settings) -> str:
 
 @lru_cache(maxsize=1024)
 def _settings(text: str) -> Settings:
-    return Settings(**json.loads(text))
+    return Settings(**_object(text))
 
 
 @lru_cache(maxsize=1024)
 def _conditions(text: str) -> dict[str, str]:
     """The conditions in JSON text. The dictionary is cached: copy it before returning it."""
-    found: dict[str, str] = json.loads(text)
+    found: dict[str, str] = _object(text)
+    return found
+
+
+def _list(text: str) -> list[Any]:
+    """The JSON list in a text.
+
+    Raises:
+        ValueError: the text is no JSON, or no list.
+    """
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError(f"{type(found).__name__} where a list belongs")  # noqa: TRY004
+    return found
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object in a text.
+
+    Raises:
+        ValueError: the text is no JSON, or no object.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"{type(found).__name__} where an object belongs")  # noqa: TRY004
     return found
 
 

@@ -55,6 +55,8 @@ class TlsConnection:
         self.deadline_s: float | None = deadline_s
         self.phase = Phase.HANDSHAKE
         self.name = ""
+        self.admitted = False
+        """Whether the gate has let the client in; others make room for new clients."""
         self._outer_wants = READ
         self._up = bytearray()  # towards the server
         self._down = bytearray()

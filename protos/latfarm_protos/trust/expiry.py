@@ -9,14 +9,10 @@ from __future__ import annotations
 import ssl
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Tuple
+
+from latfarm_protos.trust.der import GENERALISED_TIME, UTC_TIME, VERSION, element, inside
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-# Tags of ASN.1 elements.
-_SEQUENCE, _VERSION, _UTC_TIME, _GENERALISED_TIME = 0x30, 0xA0, 0x17, 0x18
-
-Element = Tuple[int, bytes, bytes]
-"""Tag of an ASN.1 element, its content, and the bytes behind it."""
 
 
 def expires_at_s(path: Path) -> float:
@@ -48,38 +44,19 @@ def der_expires_at_s(der: bytes) -> float:
     Raises:
         ValueError: the bytes are not a certificate.
     """
-    rest = _inside(_inside(der))  # the content of TBSCertificate
-    if rest[:1] == bytes([_VERSION]):
-        rest = _element(rest)[2]
+    rest = inside(inside(der))  # the content of TBSCertificate
+    if rest[:1] == bytes([VERSION]):
+        rest = element(rest)[2]
     for _ in range(3):  # serial number, signature, issuer
-        rest = _element(rest)[2]
-    validity = _inside(rest)
-    tag, text, _ = _element(_element(validity)[2])
+        rest = element(rest)[2]
+    validity = inside(rest)
+    tag, text, _ = element(element(validity)[2])
     return _moment(tag, text.decode("ascii"))
 
 
-def _inside(data: bytes) -> bytes:
-    tag, content, _ = _element(data)
-    if tag != _SEQUENCE:
-        raise ValueError(f"tag {tag:#x} where a sequence belongs")
-    return content
-
-
-def _element(data: bytes) -> Element:
-    if len(data) < 2:
-        raise ValueError("the certificate ends too early")
-    tag, length, start = data[0], data[1], 2
-    if length & 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(data[2:start], "big")
-    if start + length > len(data):
-        raise ValueError("the certificate ends too early")
-    return tag, data[start : start + length], data[start + length :]
-
-
 def _moment(tag: int, text: str) -> float:
-    if tag == _UTC_TIME:  # the year has two digits: 50 to 99 mean 1950 to 1999
+    if tag == UTC_TIME:  # the year has two digits: 50 to 99 mean 1950 to 1999
         text = ("19" if text >= "50" else "20") + text
-    elif tag != _GENERALISED_TIME:
+    elif tag != GENERALISED_TIME:
         raise ValueError(f"tag {tag:#x} where a time belongs")
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc).timestamp()

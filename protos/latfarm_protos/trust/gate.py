@@ -10,6 +10,9 @@ The server can ask who is connected: the gate's end of each inner connection has
 shows as the peer, and `admission(peer)` returns the certificate behind it. A client whose
 certificate is of the CA but revoked, or has a role that is not allowed here, may connect, so that
 the server answers UNAUTHENTICATED or PERMISSION_DENIED; it is disconnected after a short time.
+
+A client that was not let in yet, because it says nothing for example, keeps nobody out: where there
+are too many of them, the oldest one makes room for a new client (`crowd.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ import socket
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Collection
 
 from latfarm_protos.trust.connection import Phase, TlsConnection
 from latfarm_protos.trust.contexts import Files, ServerContexts
+from latfarm_protos.trust.crowd import Caller, CrowdLimits, place_for
 from latfarm_protos.trust.identity import (
     GONE,
     MISSING,
@@ -41,7 +45,7 @@ from latfarm_protos.trust.identity import (
 from latfarm_protos.trust.revoked import Revoked
 
 LOOK_S = 2.0
-"""How often the list of revoked certificates is checked while clients are connected, in seconds."""
+"""How often the certificates of connected clients are judged again, in seconds."""
 TELL_S = 1.0
 """At most one refusal per reason and address is logged in this time, in seconds; the next line in
 the log counts the others."""
@@ -58,15 +62,11 @@ class GateLimits:
     """Limits of a gate.
 
     Attributes:
-        connections: largest number of connections at once.
-        handshakes: largest number of handshakes at once.
-        per_address: largest number of connections of one address.
+        crowd: the largest numbers of connections at once.
         handshake_s: longest time of a handshake, in seconds.
     """
 
-    connections: int = 256
-    handshakes: int = 64
-    per_address: int = 64
+    crowd: CrowdLimits = field(default_factory=CrowdLimits)
     handshake_s: float = 10.0
 
 
@@ -217,10 +217,8 @@ class Gate:
                 logger.warning("cannot take connections for now: %s", error)
             return
         where = f"{address[0]}:{address[1]}"
-        crowd = self._crowd(str(address[0]))
-        if crowd:
+        if not self._make_room(str(address[0]), where):
             plain.close()
-            self._refuse(where, Refusal(TOO_MANY, crowd))
             return
         try:
             plain.setblocking(False)
@@ -237,16 +235,19 @@ class Gate:
         self._connections[id(connection)] = connection
         self._selector.register(outer, selectors.EVENT_READ, connection)
 
-    def _crowd(self, host: str) -> str:
-        """The limit that one more connection would exceed, as a text; empty for none."""
-        limits, known = self._limits, self._connections.values()
-        if len(known) >= limits.connections:
-            return f"{len(known)} connections are open already"
-        shaking = sum(c.phase is Phase.HANDSHAKE for c in known)
-        if shaking >= limits.handshakes:
-            return f"{shaking} handshakes are under way already"
-        same = sum(c.host == host for c in known)
-        return f"{same} connections of this address are open" if same >= limits.per_address else ""
+    def _make_room(self, host: str, where: str) -> bool:
+        """Whether one more connection of this address is let in; a silent one may go for it."""
+        known = list(self._connections.values())  # in the order in which they came
+        callers = [Caller(connection.host, connection.admitted) for connection in known]
+        place = place_for(host, callers, self._limits.crowd)
+        if place.dropped is not None:
+            oldest = known[place.dropped]
+            text = f"{place.why}: the oldest one, which was not let in yet, made room"
+            self._refuse(oldest.where, Refusal(TOO_MANY, text))
+            self._drop(oldest)
+        elif not place.free:
+            self._refuse(where, Refusal(TOO_MANY, place.why))
+        return place.free
 
     def _advance(self, connection: TlsConnection) -> None:
         if self._connections.get(id(connection)) is not connection:
@@ -280,6 +281,7 @@ class Gate:
             self._refuse(connection.where, refusal)
             connection.guard(time.monotonic() + self._limits.handshake_s)
         else:
+            connection.admitted = True
             logger.info("%s is %s, %s", connection.where, identity, identity.role)
         self._admissions[name] = Admission(identity, refusal)
 
@@ -314,7 +316,7 @@ class Gate:
                 Path(connection.name).unlink()
 
     def _look_around(self, now_s: float) -> None:
-        """Close connections that are overdue, or whose certificate was revoked meanwhile."""
+        """Close connections that are overdue, or whose certificate is worth nothing any more."""
         if self._accept_after_s and now_s >= self._accept_after_s:
             assert self._listener is not None
             self._accept_after_s = 0.0
@@ -331,10 +333,13 @@ class Gate:
         revoked = self._revoked.fingerprints()
         for connection in list(self._connections.values()):
             admission = self._admissions.get(connection.name)
-            listed = admission is not None and admission.identity.fingerprint in revoked
-            if admission is not None and listed and admission.refusal is None:
-                text = f"the certificate of {admission.identity} was revoked: cut off"
-                self._refuse(connection.where, Refusal(REVOKED, text))
+            if admission is None or admission.refusal is not None:
+                continue
+            refusal = judge(admission.identity, self._allowed, revoked)
+            if refusal is not None:
+                was = "was revoked" if refusal.reason == REVOKED else "has expired"
+                text = f"the certificate of {admission.identity} {was}: cut off"
+                self._refuse(connection.where, Refusal(refusal.reason, text))
                 self._drop(connection)
 
     def _refuse(self, where: str, refusal: Refusal) -> None:

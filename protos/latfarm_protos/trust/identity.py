@@ -8,6 +8,8 @@ A certificate names its role in a URI among its subject alternative names, for e
 from __future__ import annotations
 
 import hashlib
+import ssl
+import time
 from dataclasses import dataclass
 from typing import Any, Collection, Mapping
 
@@ -69,6 +71,7 @@ class Identity:
         serial: serial number, in hex.
         board_id: id of the board that it is for; empty if it names none. Several ids are joined by
             a space, so that no board has them.
+        expires_s: Unix time at which the certificate expires.
     """
 
     name: str
@@ -76,6 +79,12 @@ class Identity:
     fingerprint: str
     serial: str = ""
     board_id: str = ""
+    expires_s: float = float("inf")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the certificate has expired by now, which may happen during a connection."""
+        return self.expires_s <= time.time()
 
     @property
     def role(self) -> str:
@@ -99,12 +108,14 @@ def identity_of(certificate: Mapping[str, Any], der: bytes) -> Identity:
     uris = [value for kind, value in names if kind == "URI"]
     roles = {uri[len(ROLE_PREFIX) :] for uri in uris if uri.startswith(ROLE_PREFIX)}
     boards = {uri[len(BOARD_PREFIX) :] for uri in uris if uri.startswith(BOARD_PREFIX)}
+    ends = certificate.get("notAfter")
     return Identity(
         name=_printable(str(subject.get("commonName", ""))),
         roles=tuple(sorted(_printable(role) for role in roles)),
         fingerprint=fingerprint_of(der),
         serial=str(certificate.get("serialNumber", "")),
         board_id=" ".join(sorted(_printable(board) for board in boards)),
+        expires_s=float(ssl.cert_time_to_seconds(str(ends))) if ends else float("inf"),
     )
 
 
@@ -114,7 +125,9 @@ def fingerprint_of(der: bytes) -> str:
 
 
 def judge(identity: Identity, allowed: Collection[str], revoked: Collection[str]) -> Refusal | None:
-    """Why a certificate of the CA is refused (revoked, or another role); None if it is not."""
+    """Why a certificate of the CA is refused (expired, revoked, wrong role); None if it is not."""
+    if identity.expired:
+        return Refusal(EXPIRED, f"the certificate of {identity} is expired; are both clocks right?")
     if identity.fingerprint in revoked:
         return Refusal(REVOKED, f"the certificate of {identity} is revoked")
     if identity.role not in allowed:

@@ -17,6 +17,7 @@ import grpc
 import pytest
 from latfarm_agent import errors
 from latfarm_agent.service.tls import AgentTlsFiles, open_gate
+from latfarm_protos.trust.crowd import CrowdLimits
 from latfarm_protos.trust.gate import Gate, GateLimits
 from latfarm_protos.v1 import agent_pb2 as pb
 
@@ -237,7 +238,8 @@ def test_a_client_that_says_nothing_is_dropped_and_keeps_nobody_out(
     farm: Farm, ca: Authority, tmp_path: Path, log: Callable[[str], bool]
 ) -> None:
     board, ours = ca.issue("board", "agent"), ca.issue("client")
-    gate = Gate(board.files, ("controller",), limits=GateLimits(handshake_s=0.05, per_address=3))
+    crowd = CrowdLimits(per_address=3)
+    gate = Gate(board.files, ("controller",), limits=GateLimits(crowd, handshake_s=0.05))
     port = gate.listen("127.0.0.1", 0)
     gate.start()
     try:
@@ -257,20 +259,27 @@ def test_a_client_that_says_nothing_is_dropped_and_keeps_nobody_out(
 def test_one_address_cannot_take_all_connections(
     farm: Farm, ca: Authority, log: Callable[[str], bool]
 ) -> None:
-    board = ca.issue("board", "agent")
-    gate = Gate(board.files, ("controller",), limits=GateLimits(per_address=2))
-    port = gate.listen("127.0.0.1", 0)
-    gate.start()
-    try:
-        held = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(2)]
-        assert until(lambda: gate.count == 2)
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as third:
-            assert third.recv(1) == b""
-        assert log("2 connections of this address are open [too_many]")
-        for plain in held:
-            plain.close()
-    finally:
-        gate.close()
+    board, ours = ca.issue("board", "agent"), ca.issue("client")
+    gate = Gate(board.files, ("controller",), limits=GateLimits(CrowdLimits(per_address=2)))
+    with socket.socket(socket.AF_UNIX) as behind:
+        behind.bind(str(gate.inner))
+        behind.listen()
+        behind.settimeout(30)
+        port = gate.listen("127.0.0.1", 0)
+        gate.start()
+        try:
+            held: list[socket.socket] = []
+            for _ in range(2):
+                # The gate connects to the server when it lets a client in.
+                held += [handshake(port, ours), behind.accept()[0]]
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as third:
+                assert third.recv(1) == b""
+            assert log("2 connections of this address are open [too_many]")
+            assert gate.count == 2
+            for one in held:
+                one.close()
+        finally:
+            gate.close()
 
 
 def test_a_large_model_goes_through_whole(farm: Farm, ca: Authority) -> None:

@@ -63,6 +63,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm certs authority switch",
         "latfarm certs init",
         "latfarm certs issue",
+        "latfarm certs keep",
         "latfarm certs revoke",
         "latfarm",
         "latfarm serve",

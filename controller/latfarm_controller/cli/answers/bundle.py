@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -61,7 +62,8 @@ def export_bundle(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import export
 
-    export(load_config().bundles_dir, platform, path)
+    with callers_umask():
+        export(load_config().bundles_dir, platform, path)
     output.err().print(f"the bundle of {platform} was written to {path}")
 
 
@@ -76,7 +78,9 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import take_in
 
-    platform, kept = take_in(load_config().bundles_dir, path)
+    config = load_config()
+    config.make_dirs()
+    platform, kept = take_in(config.bundles_dir, path)
     output.err().print(f"the bundle of {platform} was copied to {kept}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from latfarm_controller.api.client import ControllerClient
@@ -84,10 +85,12 @@ def write(facts: Mapping[str, Any], path: Path | None = None) -> Path:
     from latfarm_controller.reports import platform_report
     from latfarm_controller.reports.pages import page
 
-    if path is None:
-        # The name may come from a bundle that somebody else made: it must not choose a folder.
-        plain = _ODD.sub("_", str(facts["platform"])).lstrip(".") or "platform"
-        path = load_config().reports_dir / f"{plain}.html"
+    if path is not None:
+        with callers_umask():
+            return page.write(path, platform_report.render(facts))
+    # The name may come from a bundle that somebody else made: it must not choose a folder.
+    plain = _ODD.sub("_", str(facts["platform"])).lstrip(".") or "platform"
+    path = load_config().reports_dir / f"{plain}.html"
     return page.write(path, platform_report.render(facts))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -121,7 +122,7 @@ def export(
     if path.suffix not in {".csv", ".parquet"}:
         raise UsageError(f"{path}: the name of the file must end in .csv or .parquet")
     with controller(wait_s) as client:
-        rows = write_measurements(
-            path, client.results(platform=platform, campaign_id=campaign, purpose=purpose)
-        )
+        found = client.results(platform=platform, campaign_id=campaign, purpose=purpose)
+        with callers_umask():
+            rows = write_measurements(path, found)
     output.err().print(f"{rows} measurements were written to {path}")

@@ -20,6 +20,7 @@ from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import ControllerError, FarmError
+from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
@@ -368,10 +369,11 @@ def _write(
     from latfarm_controller.reports import networks
     from latfarm_controller.reports.pages import page, svg
 
-    if figures is not None:
-        figures.write_text(json.dumps(record, indent=2) + "\n")
-    if picture is not None:
-        page.write(picture, svg.standalone(networks.plot(run.rows)))
+    with callers_umask():
+        if figures is not None:
+            figures.write_text(json.dumps(record, indent=2) + "\n")
+        if picture is not None:
+            page.write(picture, svg.standalone(networks.plot(run.rows)))
     campaign, measured = run.campaign, run.measured
     hardware = dict(run.boards[0].hardware) if run.boards else {}
     today = datetime.now(UTC).date().isoformat()

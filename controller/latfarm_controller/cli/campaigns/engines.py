@@ -11,6 +11,7 @@ import typer
 
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import CampaignSummary
@@ -202,13 +203,14 @@ def _show(
         )
     model = against_mnn(outcome, clock_mhz or None)
     title = f"Engines on {outcome['board']}"
-    if html is not None:
-        output.err().print(f"report: {page.write(html, engines.render(outcome, model, title))}")
-    if svg is not None:
-        page.write(svg, drawing.standalone(plot(outcome, engines.dtypes(outcome)[0])))
-    if markdown is not None:
-        picture = svg.name if svg is not None else ""
-        page.write(markdown, engines.markdown(outcome, model, title, picture))
+    with callers_umask():
+        if html is not None:
+            output.err().print(f"report: {page.write(html, engines.render(outcome, model, title))}")
+        if svg is not None:
+            page.write(svg, drawing.standalone(plot(outcome, engines.dtypes(outcome)[0])))
+        if markdown is not None:
+            picture = svg.name if svg is not None else ""
+            page.write(markdown, engines.markdown(outcome, model, title, picture))
     if as_json:
         output.json_text(
             {"campaign_id": campaign.campaign_id, "state": campaign.state}

@@ -10,6 +10,7 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.shell import inputs
 from latfarm_controller.errors import UsageError
+from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,7 @@ def write(rules: FusionRules, path: Path) -> None:
         UsageError: the file cannot be written; an older file of that name is unchanged.
     """
     try:
-        with written_whole(path, make_folder=True) as part:
+        with callers_umask(), written_whole(path, make_folder=True) as part:
             part.write_text(rules.dumps(), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error

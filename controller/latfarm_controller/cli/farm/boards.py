@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from latfarm_controller.cli.farm import boards_enrol, boards_standing
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import audited, inputs, output
+from latfarm_controller.private_files import private_home
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -118,7 +119,9 @@ def add(
     config = load_config()
     address = BoardEntry(name, address).address  # raises an error if it is malformed
     check_open(address, tls or home_files(config.tls_dir), insecure)
+    private_home(config.home)
     Registry(config.boards_file).add(name, address, tls, replace=replace, insecure=insecure)
+    audited.note("board.enrolled", name, address=address, certificates=tls is not None)
     output.err().print(f"board {name} at {address} was added")
 
 
@@ -133,5 +136,8 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> N
     from latfarm_controller.agents.registry import Registry
     from latfarm_controller.config import load_config
 
-    Registry(load_config().boards_file).remove(name)
+    config = load_config()
+    private_home(config.home)
+    Registry(config.boards_file).remove(name)
+    audited.note("board.removed", name)
     output.err().print(f"board {name} was removed")

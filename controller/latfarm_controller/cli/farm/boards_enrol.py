@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.private_files import callers_umask, private_home
 
 
 def register(app: typer.Typer) -> None:
@@ -47,9 +48,15 @@ def wheels(
     from latfarm_controller.enrolment.target import WheelTarget
     from latfarm_controller.enrolment.wheelhouse import assemble
 
-    place = folder or load_config().home / "wheels"
     names = [name.strip() for name in runtimes.split(",") if name.strip()]
-    made = assemble(WheelTarget(python, arch, glibc), names, place.absolute(), own)
+    target = WheelTarget(python, arch, glibc)
+    if folder is None:
+        home = load_config().home
+        private_home(home)
+        made = assemble(target, names, home / "wheels", own)
+    else:
+        with callers_umask():
+            made = assemble(target, names, folder.absolute(), own)
     if as_json:
         output.json_text(made.to_json())
         return

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import audited, inputs, output
+from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
     from latfarm_controller.agents.authority import Authority
     from latfarm_controller.agents.ca_rotation import CaRotation
 
+MAX_CERTIFICATE_BYTES = 1 << 20
+"""Most bytes that `keep -` reads."""
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -61,17 +64,32 @@ Names = Annotated[
 ]
 
 
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="File whose first line is the passphrase of the authority's key. Only you may be "
+        "able to read it. LATFARM_PASSPHRASE_FILE says the same for all commands.",
+    ),
+]
+
+
 @app.command()
-def init(names: Names = None) -> None:
+def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     """Make the authority, and a controller's certificate for this machine.
+
+    With --passphrase-file the authority's key is encrypted, and each command that signs a
+    certificate needs the passphrase.
 
     \b
     Examples:
       latfarm certs init
       latfarm certs init --name farm.example.org --name 192.0.2.1
+      latfarm certs init --passphrase-file ~/farm.passphrase
     """
-    for path in _authority().init(names or []):
+    for path in _authority(changes=True, secret=_secret(passphrase_file)).init(names or []):
         output.err().print(f"made {path}")
+    audited.note("authority.made", "latfarm farm")
 
 
 @app.command()
@@ -108,6 +126,7 @@ def issue(
             "any other board that shows this certificate. Use this for boards."
         ),
     ] = "",
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Issue a certificate.
 
@@ -119,7 +138,8 @@ def issue(
       latfarm certs issue board-8 --role agent --csr board-8.csr
       latfarm certs issue ada --role operator --days 90
     """
-    path = _authority().issue(
+    authority = _authority(changes=True, secret=_secret(passphrase_file))
+    path = authority.issue(
         name,
         role,
         names or [],
@@ -128,37 +148,74 @@ def issue(
         replace=replace,
         board_id=board_id,
     )
+    audited.note("certificate.issued", name, role=role, days=days)
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))
+
+
+@app.command()
+def keep(
+    path: Annotated[
+        Path, typer.Argument(help="File with the certificate; - reads it from standard input.")
+    ],
+) -> None:
+    """Keep a certificate that another program signed with the authority of this home.
+
+    The certificate can then be listed, and be revoked by its name. The playbooks do this for each
+    certificate that they sign.
+
+    \b
+    Examples:
+      latfarm certs keep board-7.crt
+    """
+    import tempfile
+
+    authority = _authority(changes=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        if str(path) == "-":
+            path = Path(scratch) / "certificate"
+            path.write_bytes(typer.get_binary_stream("stdin").read(MAX_CERTIFICATE_BYTES))
+        found, new = authority.keep(path)
+    if new:
+        audited.note("certificate.kept", found.name, roles=found.roles, sha256=found.fingerprint)
+    output.err().print(f"the certificate of {found.name} {'is kept' if new else 'was kept before'}")
 
 
 @app.command()
 def revoke(
     which: Annotated[
-        str, typer.Argument(help="Name of the owner, certificate file, or SHA-256 fingerprint.")
+        str,
+        typer.Argument(
+            help="Name of the owner, certificate file, serial number, or SHA-256 fingerprint."
+        ),
     ],
 ) -> None:
-    """Revoke a certificate. The controller refuses it at once; boards need the new revoked.json.
+    """Revoke certificates. The controller refuses them at once; boards need the new revoked.json.
+
+    A name means all certificates of that name. The owner need not be reachable.
 
     \b
     Examples:
       latfarm certs revoke board-7
       latfarm certs revoke old/ada.crt
     """
-    authority = _authority()
-    found = authority.revoke(which)
-    output.err().print(f"{found} is revoked; copy the new {authority.revoked_file} to all boards")
+    authority = _authority(changes=True)
+    for one in authority.revoke(which):
+        audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
+        name = f", a certificate of {one.name}," if one.name else ""
+        output.err().print(f"{one.fingerprint}{name} is revoked")
+    output.err().print(f"copy the new {authority.revoked_file} to all boards")
 
 
 @app.command("list")
 def list_certificates(as_json: inputs.Json = False) -> None:
-    """List the certificates that were issued here.
+    """List the certificates of boards and people that the authority has signed.
 
     \b
     Examples:
       latfarm certs list
       latfarm certs list --json
     """
-    found = _authority().list()
+    found = _authority(changes=False).list()
     if as_json:
         output.json_text(
             [
@@ -169,6 +226,7 @@ def list_certificates(as_json: inputs.Json = False) -> None:
                     "expires_s": one.expires_s,
                     "sha256": one.fingerprint,
                     "path": str(one.path),
+                    "serial": one.serial,
                 }
                 for one in found
             ]
@@ -178,11 +236,11 @@ def list_certificates(as_json: inputs.Json = False) -> None:
         [
             *(one.name, " ".join(one.roles), one.state),
             datetime.fromtimestamp(one.expires_s, UTC).date().isoformat(),
-            one.fingerprint[:16],
+            *(one.serial[:16], one.fingerprint[:16]),
         ]
         for one in found
     ]
-    output.table("", ["name", "role", "state", "expires", "sha256"], rows)
+    output.table("", ["name", "role", "state", "expires", "serial", "sha256"], rows)
 
 
 @authority_app.command()
@@ -194,7 +252,7 @@ def show(as_json: inputs.Json = False) -> None:
       latfarm certs authority show
       latfarm certs authority show --json
     """
-    succession = _succession()
+    succession = _succession(changes=False)
     trusted, left = succession.trusted(), succession.left_behind()
     if as_json:
         output.json_text(
@@ -232,15 +290,20 @@ def show(as_json: inputs.Json = False) -> None:
 @authority_app.command()
 def begin(
     days: Annotated[int, typer.Option(min=1, help="Days until the next authority expires.")] = 3650,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
     """Make the next authority and trust it too; the present one still signs.
+
+    With --passphrase-file its key gets this passphrase, which must be that of the present key if
+    that one has a passphrase.
 
     \b
     Examples:
       latfarm certs authority begin
     """
-    _succession().begin(days=days)
-    path = _authority().cert
+    _succession(changes=True, secret=_secret(passphrase_file)).begin(days=days)
+    audited.note("authority.begun", "the next authority", days=days)
+    path = _authority(changes=False).cert
     output.err().print(
         f"{path} holds both authorities; copy it to boards and people, then run: "
         "latfarm certs authority switch"
@@ -248,15 +311,16 @@ def begin(
 
 
 @authority_app.command()
-def switch() -> None:
+def switch(passphrase_file: PassphraseFile = None) -> None:
     """Sign with the next authority; this machine gets a new certificate at once.
 
     \b
     Examples:
       latfarm certs authority switch
     """
-    succession = _succession()
+    succession = _succession(changes=True, secret=_secret(passphrase_file))
     succession.switch()
+    audited.note("authority.switched", "the next authority")
     left = ", ".join(succession.left_behind()) or "none of those listed here"
     output.err().print(
         f"the next authority signs now; issue new certificates for {left}; then run: "
@@ -280,20 +344,33 @@ def finish(
     Examples:
       latfarm certs authority finish
     """
-    _succession().finish(force=force)
-    output.err().print(
-        f"there is one authority again; copy the new {_authority().cert} to boards and people"
-    )
+    _succession(changes=True).finish(force=force)
+    audited.note("authority.finished", "the former authority", forced=force)
+    path = _authority(changes=False).cert
+    output.err().print(f"there is one authority again; copy the new {path} to boards and people")
 
 
-def _succession() -> CaRotation:
+def _succession(*, changes: bool, secret: str = "") -> CaRotation:
     from latfarm_controller.agents.ca_rotation import CaRotation
 
-    return CaRotation(_authority())
+    return CaRotation(_authority(changes=changes, secret=secret))
 
 
-def _authority() -> Authority:
+def _authority(*, changes: bool, secret: str = "") -> Authority:
+    """The authority of the home, whose folder is made and closed if the command changes it."""
     from latfarm_controller.agents.authority import Authority
     from latfarm_controller.config import load_config
 
-    return Authority(load_config().tls_dir)
+    config = load_config()
+    if changes:
+        private_home(config.home)
+    return Authority(config.tls_dir, secret)
+
+
+def _secret(passphrase_file: Path | None) -> str:
+    """The passphrase of the authority's key; empty if no file with it is named."""
+    from latfarm_controller.agents.passphrase import read_passphrase
+    from latfarm_controller.config import load_config
+
+    path = load_config({"passphrase_file": passphrase_file}).passphrase_file
+    return "" if path is None else read_passphrase(path)

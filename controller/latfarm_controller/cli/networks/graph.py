@@ -11,6 +11,7 @@ import typer
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from latfarm_predictors.features.layers import Layer, Peaks
@@ -295,7 +296,7 @@ def build(
         values = None if values is None else fold_values(values, folds)
     with output.quiet_libraries():
         data = builders.build(graph, model_format, dtype, values)
-    with written_whole(out, make_folder=True) as part:
+    with callers_umask(), written_whole(out, make_folder=True) as part:
         part.write_bytes(data)
     if as_json:
         made = {"file": str(out), "format": model_format, "dtype": dtype, "size_bytes": len(data)}

@@ -17,6 +17,7 @@ from latfarm_controller.cli.shell.inputs import check_format
 from latfarm_controller.cli.shell.output import quiet_libraries
 from latfarm_controller.cli.shell.progress import bars
 from latfarm_controller.errors import BuildError, UsageError
+from latfarm_controller.private_files import callers_umask
 from latfarm_controller.zoo.draws import dataset
 from latfarm_controller.zoo.draws.variants import RULES, Rule
 
@@ -187,7 +188,7 @@ def _write(wanted: ExportPlan, graph: Graph, stream: IO[bytes] | None) -> str:
         raise UsageError(f"{path} exists; --force overwrites it")
     with quiet_libraries():
         data = builders.build(graph, wanted.target.model_format, wanted.target.dtype)
-    with written_whole(path, make_folder=True) as part:
+    with callers_umask(), written_whole(path, make_folder=True) as part:
         part.write_bytes(data)
     return str(path)
 
@@ -198,7 +199,8 @@ def _lines(wanted: ExportPlan) -> Iterator[IO[bytes] | None]:
     if not wanted.target.as_lines:
         yield None
         return
-    with written_whole(wanted.target.path, make_folder=True) as part, part.open("wb") as raw:
+    path = wanted.target.path
+    with callers_umask(), written_whole(path, make_folder=True) as part, part.open("wb") as raw:
         if wanted.target.path.suffix != ".gz":
             yield raw
             return

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from latfarm_controller.cli.shell.printable import console, printable
+
 if TYPE_CHECKING:
     from latfarm_predictors.measurement import Measurement
     from rich.console import Console
@@ -51,36 +53,19 @@ def set_verbosity(verbose: int) -> None:
 
 def out() -> Console:
     """A console for standard output; 160 columns wide where that is not a terminal."""
-    from rich.console import Console
-
     # No markup: people choose names, which may look like markup.
-    console = Console(highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        return console
-    return Console(highlight=False, markup=False, emoji=False, width=160)
+    made = console()
+    return made if made.is_terminal else console(width=160)
 
 
 def err() -> Console:
     """A console for standard error."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return console(stderr=True, soft_wrap=True)
 
 
 def error(message: str) -> None:
-    """Print an error message as one printable line on standard error."""
-    print(f"latfarm: {printable(' '.join(message.split()))}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """A text whose unprintable characters are backslash escapes, but for line breaks.
-
-    What comes from boards is printable already; what an older version stored may not be. A terminal
-    would carry out the escape sequences in it.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """Print an error message as one line on standard error."""
+    print(printable(f"latfarm: {' '.join(message.split())}"), file=sys.stderr)
 
 
 @contextmanager

@@ -192,7 +192,9 @@ class RayRuntime:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "AUTOSCALER_METRIC_PORT": "0",
+            # No such port exists: Ray's monitor logs that, and serves no metrics. It would serve
+            # them without a token, and nobody reads them.
+            "AUTOSCALER_METRIC_PORT": "-1",
             # Shards of boards must not wait for other processes; builders lower their priority
             # themselves.
             "RAY_worker_niceness": "0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell.printable import printable
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb\nc"
 SHOWN = ("a\\x1b[2J", "\\x1b]0;owned", "\\x07", "\\x9b31m", "\\u202eb")
@@ -24,4 +25,4 @@ def test_an_error_shows_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_sound_texts_stay_as_they_are() -> None:
-    assert output.printable("3.1 ms ± 2 %\nüber") == "3.1 ms ± 2 %\nüber"
+    assert printable("3.1 ms ± 2 %\nüber") == "3.1 ms ± 2 %\nüber"

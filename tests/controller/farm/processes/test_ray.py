@@ -7,6 +7,7 @@ import ipaddress
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +119,7 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
                 status.info.board_id for status in farm.boards() if status.info
             }
             seen["listeners"] = listeners_of(runtime)
+            seen["metrics"] = await asyncio.to_thread(open_metrics, seen["listeners"])
             seen["environment"] = dict(os.environ)
 
             # A shard that is killed is replaced, and its work goes on.
@@ -135,6 +137,7 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
 
     asyncio.run(scenario())
     check_listeners(seen["listeners"])
+    assert seen["metrics"] == [], "whoever has no token may not read anything"
     assert "RAY_AUTH_TOKEN" not in seen["environment"]
     assert MARK not in seen["environment"]
     assert len(seen["processes"]) >= 4
@@ -147,6 +150,7 @@ class Listener(NamedTuple):
 
     process: str
     ip: str
+    port: int
 
 
 def processes_of(runtime: RayRuntime) -> list[int]:
@@ -162,7 +166,7 @@ def listeners_of(runtime: RayRuntime) -> list[Listener]:
             process = psutil.Process(pid)
             name = " ".join(process.cmdline()[:3]) or process.name()
             found += [
-                Listener(name, connection.laddr.ip)
+                Listener(name, connection.laddr.ip, connection.laddr.port)
                 for connection in process.net_connections("tcp")
                 if connection.status == psutil.CONN_LISTEN
             ]
@@ -180,6 +184,18 @@ def check_listeners(listeners: list[Listener]) -> None:
             assert address.ipv4_mapped.is_loopback, listener
         else:
             assert address.is_loopback, listener
+
+
+def open_metrics(listeners: list[Listener]) -> list[Listener]:
+    """The listeners that answer a request for metrics which shows no token."""
+    found = []
+    for listener in listeners:
+        with suppress(OSError), socket.create_connection(listener[1:], timeout=2) as plain:
+            plain.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            status = plain.makefile("rb").readline(100).split()
+            if len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200":
+                found.append(listener)
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -1,0 +1,79 @@
+"""unenroll.yml takes a board out of the farm that nobody can reach any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.registry import Registry
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
+    ),
+    pytest.mark.skipif(
+        not (shutil.which("openssl") and shutil.which("ssh")), reason="needs openssl and ssh"
+    ),
+    pytest.mark.timeout(600),
+]
+
+
+def unenroll(home: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Take the board `gone` out of the farm; nothing listens where its ssh would be."""
+    inventory = folder / "inventory.yml"
+    gone = {"ansible_host": "127.0.0.1", "ansible_port": 1, "latfarm_file_sd_dir": str(folder)}
+    inventory.write_text(json.dumps({"boards": {"hosts": {"gone": gone}}}))
+    return subprocess.run(
+        [str(BIN / "ansible-playbook"), "-i", str(inventory), "ansible/unenroll.yml"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "LATFARM_HOME": str(home),
+            "LATFARM_LOCAL_AGENT": "0",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_board_that_is_gone_leaves_and_its_certificates_are_revoked(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    authority = Authority(home / "tls")
+    authority.init()
+    authority.issue("gone", "agent", ["192.0.2.7"])
+    authority.issue("gone", "agent", ["192.0.2.7"])
+    authority.issue("stays", "agent")
+    Registry(home / "boards.json").add("gone", "127.0.0.1:1")
+    Registry(home / "boards.json").add("stays", "127.0.0.1:2")
+    (tmp_path / "gone.json").write_text("[]")
+
+    done = unenroll(home, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "unreachable=0" in done.stdout
+    assert [entry.name for entry in Registry(home / "boards.json").list()] == ["stays"]
+    states = [(one.name, one.state) for one in authority.list() if one.roles == ("agent",)]
+    assert states == [("gone", "revoked"), ("gone", "revoked"), ("stays", "valid")]
+    assert not (tmp_path / "gone.json").exists()
+    assert "Stop the services" not in done.stdout or "skipping: [gone]" in done.stdout
+
+    again = unenroll(home, tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_a_board_whose_certificate_is_not_known_leaves_and_it_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    Authority(home / "tls").init()
+    done = unenroll(home, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No certificate of gone is known" in done.stdout
