@@ -34,9 +34,16 @@ class DrivenBoard:
         options: names, configuration and limits of the workers on this machine.
         sensors: the sensors of the driven board.
         root: folder below which this machine's /proc is found.
+        ports: TCP ports through which workers reach the driven board.
     """
 
-    def __init__(self, options: BenchOptions, sensors: Sensors, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        options: BenchOptions,
+        sensors: Sensors,
+        root: Path = Path("/"),
+        ports: tuple[int, ...] = (),
+    ) -> None:
         self.cores: Cores = {count: () for count in options.config.threads}
         self.sensors = sensors
         self.hardware: Mapping[str, str] = sensors.hardware()
@@ -45,6 +52,7 @@ class DrivenBoard:
         self.configured: Mapping[str, RuntimeConfig] = options.config.runtimes
         self.references: Mapping[str, str] = enabled(wanted_runtimes(options), self.configured)
         self.limits = replace(with_memory_bound(options.limits, Sensors((), root)), nice=0)
+        self.confinement = replace(options.worker_confinement(), ports=ports)
 
     def board_id(self, work_dir: Path) -> str:
         """Identity of the driven board."""

@@ -199,4 +199,4 @@ def phone_bench(serial: str, options: BenchOptions) -> Bench:
         runtimes={RUNTIME: REFERENCE},
         config=replace(config, runtimes={RUNTIME: given}),
     )
-    return Bench(DrivenBoard(options, sensors), options)
+    return Bench(DrivenBoard(options, sensors, ports=(AdbDevice.server_port(),)), options)

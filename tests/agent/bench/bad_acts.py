@@ -198,7 +198,7 @@ def meddle(job: Job) -> None:
     os.environ.pop("TMPDIR", None)
 
 
-def tell(job: Job) -> None:
+def tell(job: Job) -> str:
     mask = os.umask(0)
     os.umask(mask)
     told = {
@@ -214,7 +214,7 @@ def tell(job: Job) -> None:
         "temporary": Path.cwd() in Path(tempfile.gettempdir()).parents,
         "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
     }
-    Path(job.model_path).with_suffix(".told").write_text(json.dumps(told))
+    return json.dumps(told)
 
 
 def nothing(job: Job) -> None:
@@ -286,8 +286,10 @@ class Acts:
     def prepare(self, job: Job) -> Prepared:
         self._plan = json.loads(job.model_path.read_text())
         self._job = job
-        self._do("prepare")
-        return Prepared(cpu_clock=self._plan.get("clock", "none"), settles=False)
+        told = self._do("prepare")
+        conditions = {"told": told} if isinstance(told, str) else {}
+        clock = self._plan.get("clock", "none")
+        return Prepared(cpu_clock=clock, settles=False, conditions=conditions)
 
     def run(self) -> Any:
         return self._do("run")
