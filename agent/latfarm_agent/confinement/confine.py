@@ -70,7 +70,10 @@ def confine(plan: Confinement, ground: WorkerGround) -> dict[str, str]:
         lacking = f"{OFF}: this system is not Linux"
         return dict.fromkeys((FILES, SIGNALS, NETWORK, CALLS, PRIVILEGES, LIMITS), lacking)
     hidden = [Path(path) for path in plan.hidden]
-    programs = paths.programs(ground.options, (*plan.read, *ground.search_path), hidden)
+    own = {Path(os.path.realpath(str(folder))) for folder in ground.folders}
+    named = (*plan.read, *ground.search_path)
+    # Python looks for modules in the working folder, but what is written there is not executed.
+    programs = [p for p in paths.programs(ground.options, named, hidden) if p not in own]
     told = {LIMITS: _bound(ground)}
     told[PRIVILEGES] = _give_up_privileges(programs)
     found = 0
@@ -88,6 +91,7 @@ def confine(plan: Confinement, ground: WorkerGround) -> dict[str, str]:
                 signals=not signals and not plan.ports,
                 truncation=found < landlock.VERSION_TRUNCATE,
                 lasting=not ground.own_ipc,
+                permissions=not plan.ports,  # clients of devices set them
                 connections=bool(plan.ports),
                 unix_sockets=plan.unix_sockets,
             )

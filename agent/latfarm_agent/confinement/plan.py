@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Mapping
 
 FILES, SIGNALS, NETWORK, CALLS = "files", "signals", "network", "system_calls"
@@ -39,10 +39,24 @@ class Confinement:
     ports: tuple[int, ...] = ()
     unix_sockets: bool = False
 
+    def joined(self, more: Confinement) -> Confinement:
+        """These settings, with all that `more` grants besides."""
+        return replace(
+            self,
+            read=(*self.read, *more.read),
+            write=(*self.write, *more.write),
+            ports=(*self.ports, *more.ports),
+            unix_sockets=self.unix_sockets or more.unix_sockets,
+        )
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Confinement:
         """The settings from JSON's types, in which a tuple is a list."""
         return Confinement(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+
+
+NOTHING = Confinement()
+"""Settings that grant nothing besides what every worker needs."""
 
 
 def is_on(told: str) -> bool:

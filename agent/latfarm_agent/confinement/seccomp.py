@@ -27,10 +27,13 @@ _REFUSED = (
     *("quotactl_fd", "nfsservctl", "lookup_dcookie", "syslog", "vhangup", "sethostname"),
     *("setdomainname", "iopl", "ioperm", "modify_ldt", "uselib", "open_by_handle_at"),
     *("fanotify_init", "keyctl", "add_key", "request_key"),
-    # Landlock does not know permissions and owners: a worker could open a key to other users.
+)
+_PERMISSIONS = (
     *("chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat"),
     *("setxattr", "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat"),
 )
+"""Landlock does not know permissions and owners: a worker could open a key to other users."""
+
 _PRETENDED_MISSING = ("io_uring_setup", "io_uring_enter", "io_uring_register", "clone3")
 """Refused as if the kernel were older, so that libraries do the same in another way.
 
@@ -67,6 +70,7 @@ class FilterNeeds:
         signals: refuse signals to other processes.
         truncation: refuse to truncate files by their names.
         lasting: refuse System V objects and message queues.
+        permissions: refuse to change permissions and owners of files by their names.
         connections: permit TCP sockets.
         unix_sockets: permit Unix sockets.
     """
@@ -75,6 +79,7 @@ class FilterNeeds:
     signals: bool = True
     truncation: bool = True
     lasting: bool = True
+    permissions: bool = True
     connections: bool = False
     unix_sockets: bool = False
 
@@ -93,6 +98,7 @@ def program(machine: str, needs: FilterNeeds) -> bytes:
         (_HOT, PERMITTED),
         (_REFUSED, REFUSED),
         (_PRETENDED_MISSING, MISSING),
+        (_PERMISSIONS if needs.permissions else (), REFUSED),
         (_LASTING if needs.lasting else (), REFUSED),
         (("truncate",) if needs.truncation else (), REFUSED),
     ):

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+import bad_reach  # type: ignore[import-not-found]
 import bad_writes  # type: ignore[import-not-found]
 from bad_writes import MB, forever, held, in_thread
 from latfarm_agent.runtimes.base import (
@@ -268,9 +269,12 @@ ANSWERS: dict[str, Any] = {
 
 
 def act_named(name: str) -> Callable[[Job], Any]:
-    """An act of this module, or of `bad_writes`."""
-    act: Callable[[Job], Any] = globals().get(name) or getattr(bad_writes, name)
-    return act
+    """An act of this module, of `bad_writes` or of `bad_reach`."""
+    for found in (globals(), vars(bad_writes), vars(bad_reach)):
+        if name in found:
+            act: Callable[[Job], Any] = found[name]
+            return act
+    raise LookupError(name)
 
 
 class Acts:

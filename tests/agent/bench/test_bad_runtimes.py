@@ -125,7 +125,6 @@ def test_hangs(bench: Bench, folder: Path, at: str, act: str) -> None:
 @pytest.mark.parametrize(
     ("act", "code", "says"),
     [
-        ("stop_the_keeper", "MODEL_TIMEOUT", "no answer within"),
         ("close_all_and_stay", "MODEL_CRASHED", "closed its pipe and went on"),
     ],
 )
