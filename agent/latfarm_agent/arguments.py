@@ -34,6 +34,11 @@ examples:
   latfarm-agent describe --name local --json
   latfarm-agent describe --threads 1,2,4
 """
+DOCTOR_EXAMPLES = """\
+examples:
+  latfarm-agent doctor
+  latfarm-agent doctor --json
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,10 +85,20 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=DESCRIBE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    doctor = commands.add_parser(
+        "doctor",
+        help="print what protects this machine from the models that it runs, and the remedies",
+        description="Print what the kernel keeps from the workers that run models: a process is "
+        "confined as they are, and tries what must be refused. The exit code is 1 if a protection "
+        "is off.",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON, for other programs")
     _add_settle_arguments(settle)
     for command in (serve, work, describe):
         _add_board_arguments(command)
-    for command in (serve, work, describe, settle):
+    for command in (serve, work, describe, settle, doctor):
         command.add_argument(
             "-v", "--verbose", action="count", default=0, help="log what happens; -vv logs more"
         )

@@ -41,6 +41,7 @@ from latfarm_agent.worker.pool import MODELS, Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.start import FOLDER_PREFIX
 
+
 @dataclass(frozen=True)
 class _BenchRun:
     """One measurement: what is asked, and whom to tell how it goes."""
@@ -310,6 +311,10 @@ def _cleaned(work_dir: Path) -> Path:
     """The work folder, made if it is missing, without what a killed agent left in it."""
     work_dir.mkdir(parents=True, exist_ok=True)
     # Older agents made folders for models beside those of workers.
-    for left in (*work_dir.glob(FOLDER_PREFIX + "*"), *work_dir.glob("scratch-*"), work_dir / MODELS):
+    for left in (
+        *work_dir.glob(FOLDER_PREFIX + "*"),
+        *work_dir.glob("scratch-*"),
+        work_dir / MODELS,
+    ):
         remove(left)
     return work_dir

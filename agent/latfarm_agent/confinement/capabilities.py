@@ -55,9 +55,10 @@ def can_read_without(paths: Iterable[Path]) -> bool:
     permitted = held()
     if not permitted:
         return True
+    there = [path for path in paths if _can_read(path)]
     _set(0, permitted)
     try:
-        return all(_can_read(path) for path in paths if path.exists())
+        return all(_can_read(path) for path in there)
     finally:
         _set(permitted, permitted)
 

@@ -7,6 +7,7 @@ root may, and a user to whom systemd delegates one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -48,7 +49,7 @@ def make(name: str, tasks: int) -> Path:
     """
     parent = own_group()
     if parent is None:
-        raise OSError(2, "there are no control groups of version 2")
+        raise OSError(errno.ENOENT, "there are no control groups of version 2")
     group = parent / f"{_PREFIX}{name}"
     try:
         group.mkdir()
@@ -58,7 +59,7 @@ def make(name: str, tasks: int) -> Path:
         raise OSError(error.errno, f"no control group may be made: {error.strerror}") from error
     if not (group / "cgroup.kill").exists():
         remove(group)
-        raise OSError(2, "this kernel cannot end a control group")
+        raise OSError(errno.ENOENT, "this kernel cannot end a control group")
     if tasks:
         with contextlib.suppress(OSError):
             (group / "pids.max").write_text(str(tasks))
@@ -98,10 +99,11 @@ def remove(group: Path) -> None:
     while True:
         try:
             group.rmdir()
-            return
         except FileNotFoundError:
             return
         except OSError:
             if time.monotonic() >= until:
                 return
             time.sleep(0.01)
+        else:
+            return

@@ -31,7 +31,7 @@ _ADDRESSES_BEYOND = 64 << 30
 """Address space beyond the bound of memory: libraries reserve much of it that they never touch."""
 
 _GPU_DEVICES = ("nvidia*", "nvmap", "kfd", "dri/render*", "dxg")
-"""Where one of these is below /dev, address space is not bounded: their drivers reserve terabytes."""
+"""Where one of these is below /dev, address space is not bounded: drivers reserve terabytes."""
 
 _SWITCHED_OFF = f"{OFF}: the agent's configuration switches it off"
 

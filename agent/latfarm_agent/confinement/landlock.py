@@ -7,6 +7,7 @@ its descendants and cannot be taken back.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 from dataclasses import dataclass
@@ -73,11 +74,14 @@ def version() -> int:
         OSError: it has none, or Landlock is switched off; the text says which.
     """
     if not linux.is_linux():
-        raise OSError(38, "this system is not Linux")
+        raise OSError(errno.ENOSYS, "this system is not Linux")
     try:
         return linux.call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
     except OSError as error:
-        why = {38: "this kernel has no Landlock", 95: "Landlock is switched off in this kernel"}
+        why = {
+            errno.ENOSYS: "this kernel has no Landlock",
+            errno.EOPNOTSUPP: "Landlock is switched off in this kernel",
+        }
         raise OSError(error.errno, why.get(error.errno or 0, str(error.strerror))) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import sys
@@ -37,7 +38,7 @@ def machine() -> str:
 
 
 def prctl(option: int, *values: int) -> int:
-    """Call prctl(2).
+    """Ask or change something of this process (see the manual page prctl in section 2).
 
     Raises:
         OSError: the kernel refuses, or this system has no prctl.
@@ -47,7 +48,7 @@ def prctl(option: int, *values: int) -> int:
     try:
         answer = ctypes.CDLL(None, use_errno=True).prctl(ctypes.c_int(option), *words)
     except AttributeError as error:
-        raise OSError(38, "this system has no prctl") from error
+        raise OSError(errno.ENOSYS, "this system has no prctl") from error
     return _checked(int(answer), "prctl")
 
 
@@ -62,7 +63,7 @@ def call(number: int, *values: object) -> int:
         library.syscall.restype = ctypes.c_long
         answer = library.syscall(ctypes.c_long(number), *values)
     except AttributeError as error:
-        raise OSError(38, "this system has no syscall function") from error
+        raise OSError(errno.ENOSYS, "this system has no syscall function") from error
     return _checked(int(answer), f"system call {number}")
 
 

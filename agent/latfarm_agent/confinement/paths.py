@@ -48,11 +48,25 @@ _PATH_VARIABLES = (
 )
 """Variables of the environment that name files and folders of libraries."""
 
-_TOO_WIDE = ("/", "/home", "/root", "/etc", "/var", "/tmp", "/run", "/srv", "/mnt", "/media", "/dev")
+_TOO_WIDE = (
+    "/",
+    "/home",
+    "/root",
+    "/etc",
+    "/var",
+    "/tmp",
+    "/run",
+    "/srv",
+    "/mnt",
+    "/media",
+    "/dev",
+)
 """Folders that are never granted as a whole, whoever names them."""
 
 
-def programs(options: Mapping[str, Any], named: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
+def programs(
+    options: Mapping[str, Any], named: Iterable[str], hidden: Sequence[Path]
+) -> list[Path]:
     """What a worker may read and execute: the system, its Python, and what options name.
 
     Args:
@@ -78,7 +92,7 @@ def programs(options: Mapping[str, Any], named: Iterable[str], hidden: Sequence[
 
 
 def facts(hidden: Sequence[Path]) -> list[Path]:
-    """What a worker may read and list besides: facts about the machine, and the names of devices."""
+    """What a worker may read besides: facts about the machine, and the names of devices."""
     return [*_spread_all(_FACTS, hidden), Path("/dev")]
 
 
@@ -86,13 +100,18 @@ def devices(root: Path = Path("/")) -> list[Path]:
     """The device nodes, and folders of them, that runtimes may need."""
     folder = root / "dev"
     found = [path for pattern in _DEVICES for path in sorted(folder.glob(pattern))]
-    if any(_text(path) in _USB_MAKERS for path in (root / "sys/bus/usb/devices").glob("*/idVendor")):
+    if any(
+        _text(path) in _USB_MAKERS for path in (root / "sys/bus/usb/devices").glob("*/idVendor")
+    ):
         found.append(folder / _USB)
     return found
 
 
 def spread(folder: Path, hidden: Sequence[Path]) -> Iterator[Path]:
-    """A folder, or what is in it around hidden paths. A folder inside a hidden one is named whole."""
+    """A folder, or what is in it around hidden paths.
+
+    A folder inside a hidden one is given as a whole, as somebody has named it.
+    """
     inside = [path for path in hidden if path == folder or folder in path.parents]
     if not inside:
         yield folder
@@ -111,7 +130,7 @@ def _spread_all(wanted: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     closed = [Path(os.path.realpath(str(path))) for path in hidden]
     for text in dict.fromkeys(wanted):
-        if not text or not os.path.isabs(text):
+        if not Path(text).is_absolute():
             continue
         path = Path(os.path.realpath(text))
         if str(path) in _TOO_WIDE or not path.exists():

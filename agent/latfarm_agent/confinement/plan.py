@@ -52,7 +52,10 @@ class Confinement:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Confinement:
         """The settings from JSON's types, in which a tuple is a list."""
-        return Confinement(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return Confinement(**given)
 
 
 NOTHING = Confinement()

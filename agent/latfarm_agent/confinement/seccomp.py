@@ -8,6 +8,7 @@ permissions of files, which Landlock leaves open.
 from __future__ import annotations
 
 import ctypes
+import errno
 from dataclasses import dataclass
 
 from latfarm_agent.confinement import linux
@@ -92,7 +93,7 @@ def program(machine: str, needs: FilterNeeds) -> bytes:
     """
     known = numbers(machine)
     if not known:
-        raise OSError(38, "there is no filter for this machine")
+        raise OSError(errno.ENOSYS, "there is no filter for this machine")
     made = SystemCallFilter(AUDIT_MACHINES[machine], FIRST_X32 if machine == linux.X86_64 else 0)
     for names, answer in (
         (_HOT, PERMITTED),
@@ -140,18 +141,15 @@ def install(needs: FilterNeeds) -> None:
     number = numbers(machine)["seccomp"]
     for flags in (_KEEP_SPECULATION, 0):
         try:
-            linux.call(
-                number, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(flags), ctypes.byref(made)
-            )
-            return
+            linux.call(number, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(flags), ctypes.byref(made))
         except OSError as error:
-            if flags == 0 or error.errno != 22:  # EINVAL: this kernel does not know the flag
+            if flags == 0 or error.errno != errno.EINVAL:  # this kernel does not know the flag
                 raise
+        else:
+            return
 
 
-def _add_sockets(
-    made: SystemCallFilter, socket: int, socketpair: int, needs: FilterNeeds
-) -> None:
+def _add_sockets(made: SystemCallFilter, socket: int, socketpair: int, needs: FilterNeeds) -> None:
     """Restrict sockets: a pair of streams cannot be connected to anything else."""
     if needs.unix_sockets or needs.connections:
         kinds = [(_NETLINK, kind) for kind in (_DATAGRAM, 3)]

@@ -35,9 +35,7 @@ def hand_over(model: Path, folder: Path) -> Path:
     try:
         opened = os.open(str(model), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise BlobNotFoundError(
-            f"the model is not here: {model.name}: {error.strerror}"
-        ) from error
+        raise BlobNotFoundError(f"the model is not here: {model.name}: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise BlobNotFoundError(f"the model is not a file: {model.name}")
@@ -60,11 +58,11 @@ def _linked(opened: int, target: Path) -> bool:
     try:
         # The name in /proc stands for the open file itself: see AT_SYMLINK_FOLLOW in linkat(2).
         os.link(f"/proc/self/fd/{opened}", target.name, dst_dir_fd=folder, follow_symlinks=True)
-        return True
     except (OSError, NotImplementedError):
         return False
     finally:
         os.close(folder)
+    return True
 
 
 def _copied(opened: int, target: Path) -> str:

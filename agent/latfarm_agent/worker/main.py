@@ -30,7 +30,6 @@ from latfarm_agent.worker.measure import LoopWatch, SessionTimes, measure_sessio
 from latfarm_agent.worker.measure_energy import run_for_energy
 from latfarm_agent.worker.surroundings import Surroundings
 
-
 ONNX = "onnx"
 """The model format whose files are checked for references to other files."""
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from latfarm_agent.confinement import cgroups
 from latfarm_agent.worker.failure import WorkerFailure
@@ -53,7 +53,7 @@ class Launched(NamedTuple):
 
     folder: Path
     process: subprocess.Popen[bytes]
-    group: Optional[Path]
+    group: Path | None
 
 
 def launch(launcher: Launcher, start: WorkerStart) -> Launched:

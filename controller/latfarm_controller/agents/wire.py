@@ -134,6 +134,7 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
         message.agent_version,
         message.protocol_version,
         message.state,
+        dict(message.board.protection),
     )
 
 

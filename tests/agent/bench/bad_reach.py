@@ -65,7 +65,7 @@ def steal(job: Job) -> str:
             "read through /proc": Path("/proc/self/root", *key.parts[1:]).read_bytes,
             "link": lambda: os.link(str(key), str(job.scratch_dir / "mine")),
             "rename": lambda: key.rename(job.scratch_dir / "mine"),
-            "list": lambda: os.listdir(str(home)),
+            "list": lambda: list(home.iterdir()),
             "open to others": lambda: key.chmod(0o644),
             "open to others by another call": lambda: os.chmod(
                 key.name, 0o644, dir_fd=os.open(str(key.parent), os.O_PATH)
@@ -161,9 +161,7 @@ def connect(job: Job) -> str:
         with socket.socket() as server:
             server.bind(("127.0.0.1", 0))
 
-    return tried(
-        {"unix": unix, "tcp": inet, "udp": datagram, "pair": paired, "listen": listening}
-    )
+    return tried({"unix": unix, "tcp": inet, "udp": datagram, "pair": paired, "listen": listening})
 
 
 def reach_out(job: Job) -> str:

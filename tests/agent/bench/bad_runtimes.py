@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from latfarm_agent.runtimes.base import Description, Job, LayerTime, PlatformSpec, Prepared

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -95,7 +95,9 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
     assert sorted(path.name for path in home.iterdir()) == ["agents", "api.sock", "tls"]
 
 
-def local_bench(folder: Path, work_dir: Path, home: Path, confinement: Confinement | None = None) -> Bench:
+def local_bench(
+    folder: Path, work_dir: Path, home: Path, confinement: Confinement | None = None
+) -> Bench:
     return host_bench(
         BenchOptions(
             "board",
@@ -134,7 +136,9 @@ def test_a_worker_signals_neither_its_keeper_nor_the_agent(local: Local) -> None
     told = local.told("kill_others")
     assert {name for name, how in told.items() if how == "done"} == set()
     local.bench.describe()
-    result = measure(local.bench, BAD, plan(local.folder, "prepare", "signal_by_file"), settings=ONCE)
+    result = measure(
+        local.bench, BAD, plan(local.folder, "prepare", "signal_by_file"), settings=ONCE
+    )
     assert result.outcome == "ok", result.error_message
     assert before <= worker_pids()
 
@@ -164,7 +168,7 @@ def test_a_process_that_was_left_behind_ends_with_its_request(local: Local) -> N
 
 
 def test_what_a_worker_left_ends_although_its_keeper_was_killed(tmp_path: Path) -> None:
-    """The keeper is killed from outside: the control group, or the kernel's signal, ends the rest."""
+    """Somebody else kills the keeper: the control group or the kernel's signal ends the rest."""
     folder = lay_out(tmp_path)
     (folder / "plugins" / "targets.json").write_text("{}")
     bench = local_bench(folder, tmp_path / "work", tmp_path / "home")
@@ -206,7 +210,8 @@ def test_a_blob_that_was_changed_is_not_run(local: Local, tmp_path: Path) -> Non
 
 
 def test_limits_hold_beside_the_confinement(local: Local) -> None:
-    assert replace(LIMITS).processes == 16
-    result = measure(local.bench, BAD, plan(local.folder, "run", "fork_daemons"), settings=PATIENTLY)
+    result = measure(
+        local.bench, BAD, plan(local.folder, "run", "fork_daemons"), settings=PATIENTLY
+    )
     check(result, "LIMIT_EXCEEDED", "processes; 16 are allowed")
     steady(local.bench, local.folder)
