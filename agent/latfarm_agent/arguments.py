@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from latfarm_agent import __version__
 
@@ -85,16 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=DESCRIBE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    doctor = commands.add_parser(
-        "doctor",
-        help="print what protects this machine from the models that it runs, and the remedies",
-        description="Print what the kernel keeps from the workers that run models: a process is "
-        "confined as they are, and tries what must be refused. The exit code is 1 if a protection "
-        "is off.",
-        epilog=DOCTOR_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    doctor.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    doctor = _add_doctor(commands)
     _add_settle_arguments(settle)
     for command in (serve, work, describe):
         _add_board_arguments(command)
@@ -115,6 +106,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_serve_arguments(serve)
     return parser
+
+
+def _add_doctor(commands: Any) -> argparse.ArgumentParser:
+    doctor: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="print what protects this machine from the models that it runs, and the remedies",
+        description="Print what the kernel keeps from the workers that run models: a process is "
+        "confined as they are, and tries what must be refused. The exit code is 1 if a protection "
+        "is off.",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    return doctor
 
 
 def _add_settle_arguments(settle: argparse.ArgumentParser) -> None:

@@ -44,6 +44,5 @@ class BenchOptions:
 
     def worker_confinement(self) -> Confinement:
         """What the kernel keeps from workers: as configured, and what is hidden from them."""
-        closed = (*self.hidden, Path(self.work_dir).absolute())
         plan = self.config.confinement
-        return replace(plan, hidden=(*plan.hidden, *(str(path) for path in closed)))
+        return replace(plan, hidden=(*plan.hidden, *(str(path) for path in self.hidden)))
