@@ -89,7 +89,7 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --group docs --constraints constraints.txt --constraints constraints-farm.txt --upgrade -o constraints-docs.txt
 
 ##@ Tests
-.PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports
+.PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports fuzz-trust
 
 # Folders of code that only computes; tests marked slow are left out.
 FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
@@ -129,6 +129,9 @@ fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
 
 fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
 	@$(BIN)/python -m benchmarks.fuzzing.ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
+
+fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards through controller and store
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
 .PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler
