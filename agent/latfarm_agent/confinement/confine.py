@@ -112,6 +112,7 @@ def _grants(
     return landlock.Grants(
         read=tuple(programs),
         data=(*paths.facts(hidden), *models),
+        names=(Path("/dev"),),  # whoever may read all devices reads the disk past all files
         write=(*ground.folders, *(Path(path) for path in plan.write)),
         devices=tuple(paths.devices()),
         ports=plan.ports,

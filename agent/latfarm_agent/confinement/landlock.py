@@ -55,6 +55,7 @@ class Grants:
     Attributes:
         read: files and folders to read, list and execute.
         data: files and folders to read and list.
+        names: folders to list.
         write: folders in which everything is allowed but to execute and to make devices.
         devices: device nodes, and folders of them, to open for reading and writing.
         ports: TCP ports to connect to.
@@ -62,6 +63,7 @@ class Grants:
 
     read: tuple[Path, ...] = ()
     data: tuple[Path, ...] = ()
+    names: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
     ports: tuple[int, ...] = ()
@@ -102,6 +104,7 @@ def restrict(grants: Grants) -> int:
         device = reading | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
         _allow(ruleset, grants.read, (reading | _EXECUTE) & rights)
         _allow(ruleset, grants.data, reading & rights)
+        _allow(ruleset, grants.names, _READ_DIR)
         _allow(ruleset, grants.write, writing)
         _allow(ruleset, grants.devices, device & rights)
         if found >= VERSION_PORTS:

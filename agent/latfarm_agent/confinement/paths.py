@@ -10,6 +10,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 _SYSTEM = (
     *("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin"),
     *("/nix/store", "/gnu/store", "/run/opengl-driver", "/run/current-system"),
+    *("/system", "/vendor", "/apex", "/odm", "/product", "/linkerconfig"),  # Android
 )
 """Where programs and libraries of the system lie."""
 
@@ -24,7 +25,7 @@ _FACTS = (
     *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/host.conf"),
     *("/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf", "/etc/mime.types", "/etc/services"),
     *("/etc/OpenCL", "/etc/vulkan", "/etc/glvnd", "/etc/egl", "/etc/drirc", "/etc/nvidia"),
-    "/etc/nvidia-container-runtime",
+    *("/etc/nvidia-container-runtime", "/dev/__properties__"),
 )
 """Facts that libraries read. The rest of /etc may hold keys and passwords."""
 
@@ -84,6 +85,8 @@ def programs(
         str(Path(sys.executable).resolve().parent),
         str(agent),
         *sys.path,
+        *_editable(),
+        *_loaded(),
         *(entry for value in environment for entry in value.split(os.pathsep)),
         *_texts(options),
         *named,
@@ -92,8 +95,8 @@ def programs(
 
 
 def facts(hidden: Sequence[Path]) -> list[Path]:
-    """What a worker may read besides: facts about the machine, and the names of devices."""
-    return [*_spread_all(_FACTS, hidden), Path("/dev")]
+    """What a worker may read besides: facts about the machine."""
+    return _spread_all(_FACTS, hidden)
 
 
 def devices(root: Path = Path("/")) -> list[Path]:
@@ -137,6 +140,27 @@ def _spread_all(wanted: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
             continue
         found += spread(path, closed)
     return list(dict.fromkeys(found))
+
+
+def _editable() -> Iterator[str]:
+    """Folders of packages that are installed as editable, which setuptools finds by a hook."""
+    for finder in sys.meta_path:
+        module = sys.modules.get(getattr(finder, "__module__", ""))
+        mapping = getattr(module, "MAPPING", None)
+        if isinstance(mapping, dict):
+            yield from (str(path) for path in mapping.values())
+
+
+def _loaded() -> Iterator[str]:
+    """Folders of the libraries that this process has loaded: Python may lie at unusual places."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        name = line[line.find("/") :] if "/" in line else ""
+        if ".so" in name:
+            yield str(Path(name).parent)
 
 
 def _texts(value: Any) -> Iterator[str]:

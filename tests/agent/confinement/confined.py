@@ -42,6 +42,16 @@ def list_secrets() -> None:
     list(FOLDER.iterdir())
 
 
+def read_raw_device() -> None:
+    with Path("/dev/kmsg").open("rb"):
+        pass
+
+
+def list_devices() -> None:
+    if "null" not in {path.name for path in Path("/dev").iterdir()}:
+        raise OSError("they are not listed")
+
+
 def write_secret() -> None:
     (FOLDER / "secret").write_text("mine")
 

@@ -39,9 +39,12 @@ NEVER = (
 
 ALWAYS = (
     *("write_own", "read_model", "read_option", "signal_itself", "open_pair", "hear_of_devices"),
-    *("run_a_program", "compute", "abort_in_a_child"),
+    *("run_a_program", "compute", "abort_in_a_child", "list_devices"),
 )
-FILES_ALONE = ("read_secret", "list_secrets", "write_secret", "write_model")
+FILES_ALONE = (
+    *("read_secret", "list_secrets", "write_secret", "write_model"),
+    "read_raw_device",
+)
 
 
 def version() -> int:
