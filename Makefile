@@ -140,7 +140,7 @@ bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the pap
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
 
 bench-confinement: setup ## does the confinement of workers change latencies? a quiet machine, please
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.confinement --write benchmarks/confinement.json $(BENCH_FLAGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.agent.confinement --write benchmarks/confinement.json $(BENCH_FLAGS)
 
 bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)

@@ -5,8 +5,8 @@ round. Two agents confine their workers (A and A'), the third one does not (B). 
 what differs between two equal agents, and B/A what the confinement changes. Run it on a machine
 that does nothing else.
 
-    python -m benchmarks.confinement --rounds 60
-    python -m benchmarks.confinement --quick
+    python -m benchmarks.agent.confinement --rounds 60
+    python -m benchmarks.agent.confinement --quick
 """
 
 from __future__ import annotations
