@@ -108,8 +108,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_doctor(commands: Any) -> argparse.ArgumentParser:
-    doctor: argparse.ArgumentParser = commands.add_parser(
+def _add_doctor(commands: Any) -> _Parser:
+    doctor: _Parser = commands.add_parser(
         "doctor",
         help="print what protects this machine from the models that it runs, and the remedies",
         description="Print what the kernel keeps from the workers that run models: a process is "
