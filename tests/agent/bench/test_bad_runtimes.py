@@ -16,6 +16,7 @@ import pytest
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.records import BenchStage
 from latfarm_agent.confinement import capabilities
 from latfarm_agent.files.folders import used
 from latfarm_agent.testing.runtime_suite import changed, measure, worker_pids
@@ -80,11 +81,13 @@ def bench(shared: Bench, folder: Path) -> Iterator[Bench]:
     end_at_once(mine)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def end_at_once(pids: set[int]) -> None:
     """Kill workers whose answer was good, so that the next test gets a fresh one."""
-    keepers = [
-        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids
-    ]
+    keepers = [parent_of(pid) for pid in pids]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     for pid in keepers:
@@ -123,6 +126,20 @@ def test_crashes(bench: Bench, folder: Path, at: str, act: str, says: str) -> No
 def test_hangs(bench: Bench, folder: Path, at: str, act: str) -> None:
     settings = changed(SHORT, run_timeout_ms=50.0) if at == "profile" else SHORT
     check(bad(bench, folder, at, act, settings), "MODEL_TIMEOUT", "no answer within")
+
+
+def test_a_keeper_that_somebody_stopped_is_killed(
+    bench: Bench, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "END_TIMEOUT_S", 0.2)
+    before = worker_pids()
+
+    def stop(stage: BenchStage) -> None:
+        for pid in worker_pids() - before if stage.name == "warming" else ():
+            os.kill(parent_of(pid), signal.SIGSTOP)
+
+    result = measure(bench, BAD, plan(folder, "run", "hang"), settings=SHORT, on_stage=stop)
+    check(result, "MODEL_TIMEOUT", "no answer within")
 
 
 @pytest.mark.parametrize(
