@@ -209,7 +209,9 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _hidden(args: argparse.Namespace) -> tuple[Path, ...]:
     """What stays closed to workers: the home, the agent's state, and the folders of its keys."""
-    found = [default_state_dir("local").parent.parent]
+    found: list[Path] = []
+    with contextlib.suppress(RuntimeError):  # a user without a home has nothing there to hide
+        found.append(default_state_dir("local").parent.parent)
     if getattr(args, "state_dir", None) is not None:
         found.append(args.state_dir)
     keys = (getattr(args, name, None) for name in ("tls_cert", "tls_key", "tls_ca"))
