@@ -131,14 +131,17 @@ fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
 fuzz-ports: setup ## 100,000 malformed frames and messages at the agent's and the controller's ports
 	@$(BIN)/python -m benchmarks.fuzzing.ports --write benchmarks/fuzz_ports.json $(BENCH_FLAGS)
 
-fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards through controller and store
+fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards, 20,000 models, 20,000 bundles
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler
+.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement
 
 bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the paper's; real data, too
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
+
+bench-confinement: setup ## does the confinement of workers change latencies? a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.agent.confinement --write benchmarks/confinement.json $(BENCH_FLAGS)
 
 bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.power.rails import PowerConfig
 
@@ -55,11 +56,13 @@ class AgentConfig:
         threads: each platform of the CPU is offered once for each of these numbers of threads.
         runtimes: the settings of runtimes by their names.
         power: which power rails are read to measure energy.
+        confinement: what the kernel keeps from workers.
     """
 
     threads: tuple[int, ...] = (1,)
     runtimes: Mapping[str, RuntimeConfig] = field(default_factory=dict)
     power: PowerConfig = field(default_factory=PowerConfig)
+    confinement: Confinement = field(default_factory=Confinement)
 
 
 def read_config(path: Path) -> AgentConfig:
@@ -112,7 +115,7 @@ def check_names(config: AgentConfig, known: Iterable[str]) -> None:
 
 
 def _config(data: Any) -> AgentConfig:
-    known = _object(data, "the file", ("threads", "runtimes", "power"))
+    known = _object(data, "the file", ("threads", "runtimes", "power", "confinement"))
     entries = known.get("runtimes", {})
     if not isinstance(entries, dict):
         raise AgentUsageError("runtimes must be an object, runtime name to its settings")
@@ -120,7 +123,21 @@ def _config(data: Any) -> AgentConfig:
         threads=_threads(known.get("threads", [1]), "threads"),
         runtimes={name: _runtime(name, entry) for name, entry in entries.items()},
         power=PowerConfig.from_json(known.get("power", {})),
+        confinement=_confinement(known.get("confinement", {})),
     )
+
+
+def _confinement(data: Any) -> Confinement:
+    known = _object(data, "confinement", ("enabled", "read", "write", "unix_sockets"))
+    for name in ("enabled", "unix_sockets"):
+        if not isinstance(known.get(name, True), bool):
+            raise AgentUsageError(f"confinement.{name} must be true or false")
+    for name in ("read", "write"):
+        paths = known.get(name, [])
+        right = isinstance(paths, list) and all(isinstance(path, str) for path in paths)
+        if not right or not all(Path(path).is_absolute() for path in paths):
+            raise AgentUsageError(f"confinement.{name} must be a list of absolute paths")
+    return Confinement.from_json(known)
 
 
 def _runtime(name: str, data: Any) -> RuntimeConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from latfarm_agent import __version__
 
@@ -33,6 +33,11 @@ examples:
   latfarm-agent describe
   latfarm-agent describe --name local --json
   latfarm-agent describe --threads 1,2,4
+"""
+DOCTOR_EXAMPLES = """\
+examples:
+  latfarm-agent doctor
+  latfarm-agent doctor --json
 """
 
 
@@ -80,10 +85,11 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=DESCRIBE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    doctor = _add_doctor(commands)
     _add_settle_arguments(settle)
     for command in (serve, work, describe):
         _add_board_arguments(command)
-    for command in (serve, work, describe, settle):
+    for command in (serve, work, describe, settle, doctor):
         command.add_argument(
             "-v", "--verbose", action="count", default=0, help="log what happens; -vv logs more"
         )
@@ -100,6 +106,20 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_serve_arguments(serve)
     return parser
+
+
+def _add_doctor(commands: Any) -> _Parser:
+    doctor: _Parser = commands.add_parser(
+        "doctor",
+        help="print what protects this machine from the models that it runs, and the remedies",
+        description="Print what the kernel keeps from the workers that run models: a process is "
+        "confined as they are, and tries what must be refused. The exit code is 1 if a protection "
+        "is off.",
+        epilog=DOCTOR_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    return doctor
 
 
 def _add_settle_arguments(settle: argparse.ArgumentParser) -> None:

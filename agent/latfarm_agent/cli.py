@@ -1,4 +1,4 @@
-"""The commands `latfarm-agent serve`, `work`, `settle` and `describe`.
+"""The commands `latfarm-agent serve`, `work`, `settle`, `describe` and `doctor`.
 
 Exit codes: 0 ended as asked, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line.
 What is slow to import is imported by the command that needs it, so that the others start quickly.
@@ -51,6 +51,8 @@ def main(
             return _settle(args)
         if args.command == "work":
             return _work(args, make_bench or _real_bench)
+        if args.command == "doctor":
+            return _doctor(args)
         return _describe(args, make_bench or _real_bench)
     except LatfarmAgentError as error:
         print(f"latfarm-agent: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -183,7 +185,38 @@ def _describe(
             print(f"  platform {platform.name} ({platform.model_format}, {platform.dtype})")
         if runtime.missing:
             print(f"  missing: {runtime.missing}")
+    for name, told in board.protection.items():
+        print(f"protection {name}: {told}")
     return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from latfarm_agent.bench.doctor import REMEDIES, examine
+
+    found = examine()
+    if args.json:
+        print(json.dumps([each.to_json() for each in found], indent=2))
+    else:
+        print("What the kernel keeps from workers, which run models:")
+        for each in found:
+            print(f"  {each.name}: {each.told}")
+            for attempt in each.passed:
+                print(f"    a worker could {attempt}")
+            if not each.holds:
+                print(f"    remedy: {REMEDIES[each.name]}")
+    return 0 if all(each.holds for each in found) else 1
+
+
+def _hidden(args: argparse.Namespace) -> tuple[Path, ...]:
+    """What stays closed to workers: the home, the agent's state, and the folders of its keys."""
+    found: list[Path] = []
+    with contextlib.suppress(RuntimeError):  # a user without a home has nothing there to hide
+        found.append(default_state_dir("local").parent.parent)
+    if getattr(args, "state_dir", None) is not None:
+        found.append(args.state_dir)
+    keys = (getattr(args, name, None) for name in ("tls_cert", "tls_key", "tls_ca"))
+    found += [path.absolute().parent for path in keys if path is not None]
+    return tuple(path.absolute() for path in found)
 
 
 def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
@@ -201,7 +234,7 @@ def _real_bench(args: argparse.Namespace, work_dir: Path) -> MeasuringBench:
     config = AgentConfig() if args.config is None else read_config(args.config)
     if args.threads is not None:
         config = dataclasses.replace(config, threads=parse_threads(args.threads))
-    options = BenchOptions(args.name, args.hardware, work_dir, config=config)
+    options = BenchOptions(args.name, args.hardware, work_dir, config=config, hidden=_hidden(args))
     if args.adb is not None:
         if args.simulate is not None or args.cpu is not None:
             raise AgentUsageError(

@@ -114,13 +114,19 @@ def board_as_pb(board: DescribedBoard) -> pb.Board:
         boot_id=board.boot_id,
         hardware=board.hardware,
         conditions=board.conditions,
+        protection=board.protection,
     )
 
 
 def board_from_pb(board: pb.Board) -> DescribedBoard:
     """A board's description from a message."""
     return DescribedBoard(
-        board.board_id, board.name, board.boot_id, dict(board.hardware), dict(board.conditions)
+        board.board_id,
+        board.name,
+        board.boot_id,
+        dict(board.hardware),
+        dict(board.conditions),
+        dict(board.protection),
     )
 
 

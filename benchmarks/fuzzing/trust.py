@@ -38,6 +38,8 @@ class Part:
 
 PARTS: Mapping[str, Part] = {
     "messages": Part("benchmarks.fuzzing.messages", 100_000),
+    "models": Part("benchmarks.fuzzing.outside", 20_000),
+    "bundles": Part("benchmarks.fuzzing.bundles", 20_000),
 }
 """The parts by name, in the order in which they run."""
 

@@ -7,10 +7,9 @@ never an exception.
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
@@ -31,17 +30,16 @@ from latfarm_agent.bench.results import fail, fill
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.bench.watch import RunWatch, watch_of
 from latfarm_agent.board.conditions import shown
-from latfarm_agent.errors import LatfarmAgentError
+from latfarm_agent.confinement.plan import combined
+from latfarm_agent.errors import BlobNotFoundError, LatfarmAgentError
 from latfarm_agent.files.folders import remove
+from latfarm_agent.files.handover import hand_over
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.failure import WorkerFailure
-from latfarm_agent.worker.pool import Workers, WorkerSetup
+from latfarm_agent.worker.pool import MODELS, Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.start import FOLDER_PREFIX
-
-_SCRATCH = "scratch-"
-"""Prefix of the folders in which models may write during one measurement."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,10 @@ class Bench:
             cores=board.cores,
             search_path=tuple(options.search_path),
             limits=board.limits,
+            confinement=board.confinement,
         )
+        setup.models_dir.mkdir(mode=0o700, exist_ok=True)
+        self._models_dir = setup.models_dir
         self._workers = Workers(setup, self._closing)
         self._sequence = 0
         # One entry for each platform: each runtime has its own probe, and may be wrong about it.
@@ -119,6 +120,7 @@ class Bench:
             boot_id=sensors.boot_id(),
             hardware=hardware,
             conditions=conditions,
+            protection=combined({name: each.protection for name, each in found.items()}),
         )
         return described, self._platforms.listed(found)
 
@@ -194,10 +196,32 @@ class Bench:
             raise WorkerFailure("CANCELLED", "the agent is shutting down")
         settings = result.settings = rules.effective(run.request.settings)
         platform = self._platforms.find(run.request.platform, self._workers.found())
-        spec, seat = platform.spec, self._seats[platform.threads]
         result.fingerprint = self._platforms.fingerprint(platform)
-        if not run.model_path.is_file():
-            raise WorkerFailure("BLOB_MISSING", f"the model is not here: {run.model_path.name}")
+        model = self._handed_over(run.model_path)
+        try:
+            self._measure_on(platform, result, replace(run, model_path=model), settings)
+        finally:
+            remove(model.parent)
+
+    def _handed_over(self, model: Path) -> Path:
+        """The model where workers may read it, and only there.
+
+        Raises:
+            WorkerFailure: it is not here or damaged, or it cannot be copied.
+        """
+        try:
+            return hand_over(model, self._models_dir)
+        except BlobNotFoundError as error:
+            raise WorkerFailure("BLOB_MISSING", str(error)) from error
+        except OSError as error:
+            text = f"the model cannot be handed to a worker: {error.strerror or error}"
+            raise WorkerFailure("DISK_FULL", text) from error
+
+    def _measure_on(
+        self, platform: Platform, result: BenchResult, run: _BenchRun, settings: TimingSettings
+    ) -> None:
+        """Measure on a platform, and fill in `result`."""
+        spec, seat = platform.spec, self._seats[platform.threads]
         conditions = {"runtime_version": platform.version}
         watch = watch_of(seat, real_time=spec.real_time, publish=settings.tier == "publish")
         standing = watch.standing()
@@ -252,9 +276,6 @@ class Bench:
         message = self._message(run, platform, settings)
         message["rail"] = energy.has_rail
         watch.begin()
-        # The agent removes this folder, as a worker that crashes removes nothing.
-        scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._work_dir))
-        message["scratch_dir"] = scratch
         try:
             return self._workers.ask(
                 platform.runtime, platform.threads, message, on_event, run.cancelled
@@ -266,7 +287,6 @@ class Bench:
                 raise WorkerFailure("DEVICE_LOST", f"{lost}; {failure.message}") from failure
             raise
         finally:
-            remove(Path(scratch))
             energy.close()
             watch.end()
 
@@ -274,6 +294,7 @@ class Bench:
         """The worker's request, still without the folder and the rail."""
         message: Message = {
             "model_path": str(run.model_path),
+            "model_format": platform.spec.model_format,
             "platform_settings": dict(platform.spec.settings),
             "dtype": platform.spec.dtype,
             "settings": settings.to_json(),
@@ -289,7 +310,11 @@ class Bench:
 def _cleaned(work_dir: Path) -> Path:
     """The work folder, made if it is missing, without what a killed agent left in it."""
     work_dir.mkdir(parents=True, exist_ok=True)
-    for prefix in (_SCRATCH, FOLDER_PREFIX):
-        for left in work_dir.glob(prefix + "*"):
-            remove(left)
+    # Older agents made folders for models beside those of workers.
+    for left in (
+        *work_dir.glob(FOLDER_PREFIX + "*"),
+        *work_dir.glob("scratch-*"),
+        work_dir / MODELS,
+    ):
+        remove(left)
     return work_dir

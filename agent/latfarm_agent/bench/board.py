@@ -19,6 +19,7 @@ from latfarm_agent.bench.energy import EnergyMeter
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import Sensors
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.runtimes import base
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.worker.channel import Message
@@ -40,6 +41,7 @@ class MeasuredBoard(Protocol):
         references: the runtimes to look for, name -> "module:Class".
         configured: the settings of runtimes by their names.
         limits: what a worker may use.
+        confinement: what the kernel keeps from workers.
     """
 
     sensors: Sensors
@@ -50,6 +52,7 @@ class MeasuredBoard(Protocol):
     references: Mapping[str, str]
     configured: Mapping[str, RuntimeConfig]
     limits: WorkerLimits
+    confinement: Confinement
 
     def board_id(self, work_dir: Path) -> str:
         """Stable identity of the board, 32 hex digits; a random one is kept in the folder."""

@@ -18,6 +18,7 @@ from latfarm_agent.bench.energy import EnergyMeter
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import Sensors
+from latfarm_agent.confinement.plan import NOTHING, Confinement
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.worker.channel import Message
 
@@ -34,9 +35,16 @@ class DrivenBoard:
         options: names, configuration and limits of the workers on this machine.
         sensors: the sensors of the driven board.
         root: folder below which this machine's /proc is found.
+        reached: what workers need to reach the driven board.
     """
 
-    def __init__(self, options: BenchOptions, sensors: Sensors, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        options: BenchOptions,
+        sensors: Sensors,
+        root: Path = Path("/"),
+        reached: Confinement = NOTHING,
+    ) -> None:
         self.cores: Cores = {count: () for count in options.config.threads}
         self.sensors = sensors
         self.hardware: Mapping[str, str] = sensors.hardware()
@@ -45,6 +53,7 @@ class DrivenBoard:
         self.configured: Mapping[str, RuntimeConfig] = options.config.runtimes
         self.references: Mapping[str, str] = enabled(wanted_runtimes(options), self.configured)
         self.limits = replace(with_memory_bound(options.limits, Sensors((), root)), nice=0)
+        self.confinement = options.worker_confinement().joined(reached)
 
     def board_id(self, work_dir: Path) -> str:
         """Identity of the driven board."""

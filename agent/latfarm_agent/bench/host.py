@@ -47,6 +47,7 @@ class HostBoard:
         self.configured: Mapping[str, RuntimeConfig] = options.config.runtimes
         self.references: Mapping[str, str] = enabled(wanted_runtimes(options), self.configured)
         self.limits = with_memory_bound(options.limits, self.sensors)
+        self.confinement = options.worker_confinement()
         self._first_threads = threads[0]
         self._root = root
 

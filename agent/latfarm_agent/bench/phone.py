@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from latfarm_agent.board.conditions import (
     Sensors,
     shown,
 )
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
 from latfarm_agent.phones.rules import PhoneRules, mode, unfit
@@ -199,4 +202,16 @@ def phone_bench(serial: str, options: BenchOptions) -> Bench:
         runtimes={RUNTIME: REFERENCE},
         config=replace(config, runtimes={RUNTIME: given}),
     )
-    return Bench(DrivenBoard(options, sensors), options)
+    return Bench(DrivenBoard(options, sensors, reached=_reached(adb)), options)
+
+
+def _reached(adb: str) -> Confinement:
+    """What workers need to reach the phone: the adb client, and the port of its server."""
+    client = shutil.which(adb or "adb")
+    folder = () if client is None else (str(Path(client).resolve().parent),)
+    socket = os.environ.get("ADB_SERVER_SOCKET", "tcp:")
+    return Confinement(
+        read=folder,
+        ports=(AdbDevice.server_port(),),
+        unix_sockets=not socket.startswith("tcp:"),
+    )

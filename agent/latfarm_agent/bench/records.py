@@ -47,13 +47,17 @@ class OfferedRuntime:
 
 @dataclass(frozen=True)
 class DescribedBoard:
-    """The board: its identity, what it is made of, and its conditions at this moment."""
+    """The board: its identity, what it is made of, and its conditions at this moment.
+
+    `protection` tells what the kernel keeps from its workers, by the names of `confinement.plan`.
+    """
 
     board_id: str = ""
     name: str = ""
     boot_id: str = ""
     hardware: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    protection: Mapping[str, str] = field(default_factory=dict)
 
 
 Offer = Tuple[DescribedBoard, List[OfferedRuntime]]

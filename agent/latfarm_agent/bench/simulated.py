@@ -58,6 +58,7 @@ class SimulatedBoard:
         profiled = RuntimeConfig(options={"profile": str(path)})
         self.configured = {**self.configured, RUNTIME: profiled}
         self.limits = replace(with_memory_bound(options.limits, self.sensors), nice=0)
+        self.confinement = options.worker_confinement()
         self._name = options.board_name
 
     def board_id(self, work_dir: Path) -> str:

@@ -41,6 +41,9 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 DISK_RESERVE_BYTES = 64 << 20
 """Free space that uploads leave on the disk for results and logs."""
 
+_READ_ONLY = 0o400
+"""Permissions of a complete blob."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -213,6 +216,8 @@ class BlobStore:
             whole.users += 1
             self._touch(sha256)
         path = self._directory / sha256
+        with contextlib.suppress(OSError):
+            path.chmod(_READ_ONLY)  # an older agent left it writable
         if whole.verified:
             return path
         try:
@@ -229,6 +234,13 @@ class BlobStore:
                 logger.warning("blob %s was damaged on disk and is removed", sha256)
                 raise BlobNotFoundError(f"blob {sha256} was damaged on this board: upload it again")
         return path
+
+    def distrust(self, sha256: str) -> None:
+        """Hash a blob again at its next use, as somebody found other bytes in it."""
+        with self._lock:
+            whole = self._whole.get(sha256)
+            if whole is not None:
+                whole.verified = False
 
     def release(self, sha256: str) -> None:
         """End a use that began with `acquire`."""
@@ -294,6 +306,7 @@ class BlobStore:
         """Rename a finished upload into place."""
         with self._lock, disk_errors(self._directory):
             final = self._directory / upload.sha256
+            upload.path.chmod(_READ_ONLY)
             upload.path.replace(final)
             self._whole[upload.sha256] = _Whole(upload.size_bytes, 0, verified=True)
             self._touch(upload.sha256)

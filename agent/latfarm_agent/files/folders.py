@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from latfarm_agent.errors import AgentUsageError
+
+_LONGEST_S = 60.0
+"""How long the removal of a folder may take, as somebody may go on filling it."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +46,84 @@ def remove(folder: Path) -> None:
     """Remove a folder, however deep and whatever its permissions; of a link, the link itself.
 
     The content of each inner folder is first moved into the top folder, so that no path becomes
-    longer than the kernel allows. What cannot be removed stays: files of other users, mount points.
+    longer than the kernel allows. What cannot be removed stays: files of other users, mount points,
+    and what somebody goes on making for too long.
+
+    Folders are opened once and then used by their descriptors. A process that is still running in
+    the folder may put a link in the place of an inner folder at any moment, and must not be able
+    to make this process move or open to others what the link names.
     """
-    if folder.is_symlink():
+    top = _opened(str(folder))
+    if top is None:
         with contextlib.suppress(OSError):
             folder.unlink()
         return
+    until_s = time.monotonic() + _LONGEST_S
     moved = 0
-    progress = True
-    while progress:
-        progress = False
-        for entry in _entries(folder):
-            with contextlib.suppress(OSError):
-                if entry.is_symlink() or not entry.is_dir():
-                    entry.unlink()
+    try:
+        progress, before = True, [""]
+        names = _names(top)
+        while names and (progress or names != before) and time.monotonic() < until_s:
+            progress = False
+            for name in names:
+                with contextlib.suppress(OSError):
+                    moved = _remove_entry(top, name, moved)
                     progress = True
-                    continue
-                for inner in _entries(entry):
-                    moved += 1
-                    inner.rename(folder / f".removed-{moved}")
-                entry.rmdir()
-                progress = True
+            before, names = names, _names(top)
+    finally:
+        os.close(top)
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _remove_entry(top: int, name: str, moved: int) -> int:
+    """Remove an entry of the top folder; gives how many entries of inner folders were moved there.
+
+    Raises:
+        OSError: it stays.
+    """
+    inner = _opened(name, top)
+    if inner is None:
+        os.unlink(name, dir_fd=top)
+        return moved
+    try:
+        for child in _names(inner):
+            kept = _opened(child, inner)  # to be moved, a folder must be writable itself
+            if kept is not None:
+                os.close(kept)
+            moved += 1
+            with contextlib.suppress(OSError):
+                os.rename(child, f".removed-{moved}", src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _opened(name: str, parent: int | None = None) -> int | None:
+    """Open a folder for its owner to read and write; None for a link and all that is no folder."""
+    by_path = getattr(os, "O_PATH", os.O_RDONLY)
+    plain = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        found = os.open(name, by_path | plain, dir_fd=parent)
+    except OSError:
+        return None
+    try:
+        with contextlib.suppress(OSError):
+            # Its name in /proc stands for the folder that was opened, whatever its permissions are.
+            Path(f"/proc/self/fd/{found}").chmod(stat.S_IRWXU)
+        return os.open(".", os.O_RDONLY | plain, dir_fd=found)
+    except OSError:
+        return None
+    finally:
+        os.close(found)
+
+
+def _names(folder: int) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -79,16 +138,3 @@ def write_whole(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         raise AgentUsageError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _entries(folder: Path) -> list[Path]:
-    """The entries of a folder; it and the folders in it are made readable and writable first."""
-    entries: list[Path] = []
-    with contextlib.suppress(OSError):
-        folder.chmod(stat.S_IRWXU)
-        entries = list(folder.iterdir())
-    for entry in entries:
-        with contextlib.suppress(OSError):
-            if not entry.is_symlink() and entry.is_dir():
-                entry.chmod(stat.S_IRWXU)  # to be moved, a folder must be writable itself
-    return entries

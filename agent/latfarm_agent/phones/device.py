@@ -245,6 +245,13 @@ class AdbDevice:
             raise DeviceLostError(f"{self.serial}: {_remedy(said)}")
         raise AdbError(f"{self.serial}: {source.name} cannot be copied: {said}")
 
+    @staticmethod
+    def server_port() -> int:
+        """The TCP port of the adb server that clients of this process connect to."""
+        where = os.environ.get("ADB_SERVER_SOCKET", "").rpartition(":")[2]
+        port = where or os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+        return int(port) if port.isdigit() and int(port) < 1 << 16 else _SERVER_PORT
+
     def _state(self) -> str:
         """The state of the phone as adb tells it; "device": it can be used."""
         code, out, err = self._client(["-s", self.serial, "get-state"], self._timeout_s)

@@ -381,5 +381,7 @@ class Conductor:
         with self._lock:
             del self._live[live.job]
             self._send(MeasurementFinished(self._now_ms(), live.job, verdict))
+        if result.error_code == "BLOB_MISSING":
+            self.blobs.distrust(live.asked.blob_sha256)
         self.blobs.release(live.asked.blob_sha256)
         live.publish(result)

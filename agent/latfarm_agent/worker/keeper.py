@@ -18,20 +18,23 @@ import signal
 from pathlib import Path
 from typing import NoReturn
 
-# Numbers from Linux' prctl.h and sched.h.
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_CLONE_NEWIPC = 0x08000000
+from latfarm_agent.confinement import cgroups, linux
+
+_CLONE_NEWIPC = 0x08000000  # from Linux' sched.h
 
 
 class _Ended(BaseException):
     """The agent asked the keeper to end, or has died."""
 
 
-def fork_under_keeper(agent_pid: int) -> None:
+def fork_under_keeper(agent_pid: int, group: str = "") -> None:
     """Fork: the child returns as the worker; the parent becomes its keeper and never returns.
 
     The calling process must have one thread, and should have imported little.
+
+    Args:
+        agent_pid: process id of the agent.
+        group: control group that the worker is going to join, and that ends with it; or empty.
     """
 
     def on_signal(number: int, frame: object) -> None:
@@ -42,28 +45,30 @@ def fork_under_keeper(agent_pid: int) -> None:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(linux.PR_SET_DUMPABLE, 0)  # nobody without privileges may read or change the keeper
         if os.getppid() != agent_pid:
             os._exit(1)  # the agent died before the kernel could send the signal
         with contextlib.suppress(PermissionError):
             os.setsid()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         keeper_pid = os.getpid()
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _prctl(linux.PR_SET_DUMPABLE, 1)
+            _prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != keeper_pid:
                 os._exit(1)
             os.setpgid(0, 0)
             return
-        _keep(child)
+        _keep(child, group)
     except _Ended:
-        end_descendants()
+        _end_all(group)
         os._exit(128 + signal.SIGTERM)
 
 
-def _keep(child: int) -> NoReturn:
+def _keep(child: int, group: str) -> NoReturn:
     # Only the worker may hold these ends of the pipes, or the agent would never see them close.
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -75,7 +80,7 @@ def _keep(child: int) -> NoReturn:
             break
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
-    end_descendants()
+    _end_all(group)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with contextlib.suppress(OSError, ValueError):
@@ -84,13 +89,28 @@ def _keep(child: int) -> NoReturn:
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
 
 
-def leave_shared_memory() -> None:
-    """Give this process System V shared memory of its own, if that is allowed.
+def _end_all(group: str) -> None:
+    if group:
+        with contextlib.suppress(OSError):
+            Path(group, "cgroup.kill").write_text("1")
+    end_descendants()
+    if group:
+        cgroups.remove(Path(group))
+
+
+def is_subreaper() -> bool:
+    """Whether processes that lose their parent go to the keeper on this system."""
+    return linux.is_linux()
+
+
+def leave_shared_memory() -> bool:
+    """Give this process System V shared memory of its own, if that is allowed; gives whether it is.
 
     Such memory is freed when the process ends.
     """
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWIPC)
+        return int(ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWIPC)) == 0
+    return False
 
 
 def end_descendants() -> None:
@@ -146,5 +166,5 @@ def _group(pid: int) -> int:
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    with contextlib.suppress(OSError):
+        linux.prctl(option, value)

@@ -12,19 +12,26 @@ import json
 import os
 import resource
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
+from latfarm_agent.confinement import cgroups
+from latfarm_agent.confinement.confine import WorkerGround, confine
+from latfarm_agent.confinement.plan import END, OFF, ON, Confinement
 from latfarm_agent.runtimes import base
 from latfarm_agent.runtimes.base import Job, Prepared, Runtime, RuntimeFailure
+from latfarm_agent.runtimes.onnx.outside import check_self_contained
 from latfarm_agent.worker import channel, keeper, replies, rules
 from latfarm_agent.worker.caches import CacheFlusher, last_level_bytes
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.measure import LoopWatch, SessionTimes, measure_session, profile
 from latfarm_agent.worker.measure_energy import run_for_energy
 from latfarm_agent.worker.surroundings import Surroundings
+
+ONNX = "onnx"
+"""The model format whose files are checked for references to other files."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,11 @@ class WorkerConfig:
         describe_threads: for which numbers of threads to describe the platforms; empty: for the
             number in `options`.
         cache_dir: folder that outlives the worker; see `base.load`.
+        models_dir: folder in which its models lie, which it may only read.
+        tasks: most processes and threads that it may add to those of its user; 0: no bound.
+        confinement: what the kernel keeps from it.
+        group: folder of the control group that it joins; empty: `no_group` says why it has none.
+        no_group: why it has no control group.
     """
 
     runtime: str
@@ -55,6 +67,11 @@ class WorkerConfig:
     nice: int = 0
     describe_threads: tuple[int, ...] = ()
     cache_dir: str = ""
+    models_dir: str = ""
+    tasks: int = 0
+    confinement: Confinement = field(default_factory=Confinement)
+    group: str = ""
+    no_group: str = ""
 
     def dumps(self) -> str:
         """The configuration as one command line argument."""
@@ -66,6 +83,7 @@ class WorkerConfig:
         data = json.loads(text)
         for name in ("search_path", "cpus", "describe_threads"):
             data[name] = tuple(data[name])
+        data["confinement"] = Confinement.from_json(data["confinement"])
         return WorkerConfig(**data)
 
 
@@ -73,8 +91,9 @@ def main(arguments: Sequence[str]) -> int:
     """Serve requests until the pipe is closed; gives the exit code."""
     config = WorkerConfig.loads(arguments[0])
     _limit(resource.RLIMIT_CORE, 0)  # core dumps of crashed runtimes would fill a board's disk
-    keeper.fork_under_keeper(config.agent_pid)
-    keeper.leave_shared_memory()
+    keeper.fork_under_keeper(config.agent_pid, config.group)
+    end = _join_group(config)
+    own_ipc = keeper.leave_shared_memory()
     with contextlib.suppress(OSError):
         # When memory runs out, the kernel should kill this process, not the agent.
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -89,14 +108,19 @@ def main(arguments: Sequence[str]) -> int:
     if config.file_bytes:
         _limit(resource.RLIMIT_FSIZE, config.file_bytes)
     if config.nice:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             os.setpriority(os.PRIO_PROCESS, 0, config.nice)
+            # So that the priority can be put back after a model, without privileges.
+            raised = 20 - config.nice
+            resource.setrlimit(resource.RLIMIT_NICE, (raised, raised))
     if config.cpus and hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, config.cpus)
     sys.path[:0] = list(config.search_path)
-    server = _RequestServer(config, lambda message: channel.send(replies, message))
-    server.start()
+    peak = _open_peak()
+    protection = {END: end, **_confine(config, own_ipc)}
+    server = _RequestServer(config, lambda message: channel.send(replies, message), peak)
+    server.start(protection)
     while True:
         request = channel.receive(requests)
         if request is None:
@@ -107,9 +131,12 @@ def main(arguments: Sequence[str]) -> int:
 class _RequestServer:
     """Handles requests one after another; each ends in exactly one "done" or "error" event."""
 
-    def __init__(self, config: WorkerConfig, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self, config: WorkerConfig, send: Callable[[Message], None], peak: int | None
+    ) -> None:
         self._config = config
         self._write = send
+        self._peak = peak
         self._pid = os.getpid()
         self._question = 0
         self._surroundings = Surroundings()
@@ -117,8 +144,8 @@ class _RequestServer:
         core = config.cpus[0] if config.cpus else 0
         self._flusher = CacheFlusher(last_level_bytes(core))
 
-    def start(self) -> None:
-        """Load the runtime, and tell what it offers or why it is missing."""
+    def start(self, protection: Mapping[str, str]) -> None:
+        """Load the runtime, and tell what it offers or why it is missing, and the protections."""
 
         def load() -> Message:
             self._runtime = self._load(self._config.options)
@@ -130,6 +157,7 @@ class _RequestServer:
                 "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
                 "nice": os.getpriority(os.PRIO_PROCESS, 0),
                 "rss_bytes": _status_bytes("VmRSS"),
+                "protection": dict(protection),
             }
 
         self._answer(load, unexpected="RUNTIME_MISSING")
@@ -183,8 +211,10 @@ class _RequestServer:
         if runtime is None:
             raise RuntimeFailure("RUNTIME_MISSING", f"{self._config.runtime} did not load")
         settings = rules.TimingSettings.from_json(request["settings"])
+        if request["model_format"] == ONNX:
+            check_self_contained(Path(request["model_path"]))
         watch = LoopWatch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
-        _reset_peak()
+        self._reset_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
         sessions: list[SessionTimes] = []
         energy: Message = {}
@@ -217,6 +247,11 @@ class _RequestServer:
             "switches": after.ru_nivcsw - before.ru_nivcsw,
             "energy": energy,
         }
+
+    def _reset_peak(self) -> None:
+        if self._peak is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._peak, b"5")
 
     def _stage(self, name: str, session: int, patience_ms: float) -> None:
         self._send({"event": "stage", "name": name, "session": session, "patience_ms": patience_ms})
@@ -253,9 +288,49 @@ def _limit(kind: int, value: int) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def _reset_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+def _open_peak() -> int | None:
+    """Open what resets this process's peak of memory, as a confined process cannot open it."""
+    try:
+        return os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _join_group(config: WorkerConfig) -> str:
+    """Join the control group; gives what is told about the end of what this process starts."""
+    keeps = "the keeper is its subreaper"
+    if not keeper.is_subreaper():
+        return f"{OFF}: this system has no subreapers; its process group is ended"
+    if not config.group:
+        return f"{ON}: {keeps}; {config.no_group}" if config.no_group else f"{ON}: {keeps}"
+    try:
+        cgroups.join(Path(config.group))
+    except OSError as error:
+        return f"{ON}: {keeps}; the control group cannot be joined: {error.strerror}"
+    return f"{ON}: control group, and {keeps}"
+
+
+def _confine(config: WorkerConfig, own_ipc: bool) -> dict[str, str]:
+    folders = [Path.cwd()]
+    if config.cache_dir:
+        cache = Path(config.cache_dir)
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+        folders.append(cache)
+    ground = WorkerGround(
+        folders=tuple(folders),
+        models=Path(config.models_dir) if config.models_dir else None,
+        options=config.options,
+        search_path=config.search_path,
+        memory_bytes=config.memory_bytes,
+        tasks=config.tasks,
+        own_ipc=own_ipc,
+    )
+    told = confine(config.confinement, ground)
+    if config.cache_dir and config.confinement.enabled and not config.confinement.ports:
+        # Drivers keep caches in the home, which is closed.
+        os.environ["HOME"] = config.cache_dir
+    return told
 
 
 def _status_bytes(field: str) -> int:

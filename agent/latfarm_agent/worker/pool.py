@@ -10,11 +10,13 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Mapping
 
 from latfarm_agent.agent_config import RuntimeConfig
+from latfarm_agent.confinement import cgroups
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.files.folders import remove, used
 from latfarm_agent.runtimes.base import PlatformSpec
 from latfarm_agent.worker import replies
@@ -26,6 +28,9 @@ from latfarm_agent.worker.main import WorkerConfig
 from latfarm_agent.worker.start import WorkerStart
 from latfarm_agent.worker.talk import TAKE_TIMEOUT_MS
 from latfarm_agent.worker.worker import Worker
+
+MODELS = "models"
+"""Name of the folder below the work folder in which models lie while they are measured."""
 
 _DISK_BYTES = 4 << 30
 """Most disk space that a worker may use, where its limits do not say."""
@@ -41,6 +46,7 @@ class DiscoveredRuntime:
         platforms: the platforms that it offers.
         threads: the number of threads of each of `platforms`.
         lacking: why it does not offer some platforms that the configuration asks for.
+        protection: what is told of each protection of its workers; see `confinement.plan`.
     """
 
     version: str = ""
@@ -48,6 +54,7 @@ class DiscoveredRuntime:
     platforms: tuple[PlatformSpec, ...] = ()
     threads: tuple[int, ...] = ()
     lacking: str = ""
+    protection: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class WorkerSetup:
         cores: by number of threads, the cores that workers are pinned to; empty: not pinned.
         search_path: folders added to the workers' module search path.
         limits: what a worker may use.
+        confinement: what the kernel keeps from workers.
     """
 
     references: Mapping[str, str]
@@ -102,6 +110,12 @@ class WorkerSetup:
     cores: Mapping[int, tuple[int, ...]]
     search_path: tuple[Path, ...]
     limits: WorkerLimits
+    confinement: Confinement = field(default_factory=Confinement)
+
+    @property
+    def models_dir(self) -> Path:
+        """Folder in which models lie while they are measured; workers may only read it."""
+        return self.work_dir / MODELS
 
 
 class Workers:
@@ -121,6 +135,7 @@ class Workers:
         self._disk_bytes = setup.limits.disk_bytes or min(
             _DISK_BYTES, shutil.disk_usage(str(setup.work_dir)).free // 2
         )
+        cgroups.sweep()
         self._launcher = Launcher()
         self._workers: dict[str, tuple[int, Worker]] = {}
         self._looking = threading.Lock()
@@ -197,7 +212,9 @@ class Workers:
         threads = tuple(int(data.pop("threads")) for data in hello["platforms"])
         platforms = tuple(PlatformSpec(**data) for data in hello["platforms"])
         lacking = replies.printable(hello.get("lacking", ""))
-        return DiscoveredRuntime(hello["version"], "", platforms, threads, lacking)
+        return DiscoveredRuntime(
+            hello["version"], "", platforms, threads, lacking, hello["protection"]
+        )
 
     def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
         configured = self._setup.configured.get(name, RuntimeConfig())
@@ -215,6 +232,9 @@ class Workers:
             nice=self._limits.nice,
             describe_threads=tuple(self._setup.cores),
             cache_dir=str(cache),
+            models_dir=str(self._setup.models_dir),
+            tasks=Bounds().threads,
+            confinement=self._setup.confinement,
         )
         start = WorkerStart(
             config,

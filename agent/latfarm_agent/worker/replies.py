@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any, Mapping
 
+from latfarm_agent.confinement.plan import MOST_PROTECTION_CHARS, PROTECTIONS
 from latfarm_agent.worker.channel import Message
 
 MESSAGE_CHARS = 2000
@@ -104,6 +105,12 @@ def hello(message: Message) -> Message:
         if platform["name"] in names:
             raise ReplyError(f"two platforms are named {platform['name']!r}")
         names.add(platform["name"])
+    protection = found.setdefault("protection", {})
+    if not isinstance(protection, dict) or not all(
+        name in PROTECTIONS and isinstance(text, str) and len(text) <= MOST_PROTECTION_CHARS
+        for name, text in protection.items()
+    ):
+        raise ReplyError("protection must be short texts by the names of protections")
     return found
 
 

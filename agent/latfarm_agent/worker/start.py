@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from latfarm_agent.confinement import cgroups
 from latfarm_agent.worker.failure import WorkerFailure
 from latfarm_agent.worker.guard import Bounds
 from latfarm_agent.worker.launcher import Launcher
@@ -46,24 +48,45 @@ class WorkerStart:
     bounds: Bounds = field(default_factory=Bounds)
 
 
-def launch(launcher: Launcher, start: WorkerStart) -> tuple[Path, subprocess.Popen[bytes]]:
-    """Start the process in a new folder; gives both.
+class Launched(NamedTuple):
+    """A worker that was started: its folder, the process, and its control group if it has one."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    group: Path | None
+
+
+def launch(launcher: Launcher, start: WorkerStart) -> Launched:
+    """Start the process in a new folder.
 
     Raises:
         WorkerFailure: WORKER_FAILED, it cannot be started.
     """
     python = start.python or sys.executable
-    arguments = [python, "-m", "latfarm_agent.worker.main", start.config.dumps()]
     environment = _environment(start)
     try:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(start.directory)))
+        config = _with_group(start.config, folder.name)
+        arguments = [python, "-m", "latfarm_agent.worker.main", config.dumps()]
         temporary = folder / "tmp"
         temporary.mkdir()
         for name in ("TMPDIR", "TMP", "TEMP"):
             environment[name] = str(temporary)
-        return folder, launcher.popen(arguments, environment, folder)
+        process = launcher.popen(arguments, environment, folder)
+        return Launched(folder, process, Path(config.group) if config.group else None)
     except OSError as error:
         raise WorkerFailure("WORKER_FAILED", f"no worker could be started: {error}") from error
+
+
+def _with_group(config: WorkerConfig, name: str) -> WorkerConfig:
+    """The configuration with a control group for the worker, or with why there is none."""
+    if not config.confinement.enabled:
+        return config
+    try:
+        group = cgroups.make(f"{os.getpid()}-{name}", config.tasks)
+    except OSError as error:
+        return replace(config, no_group=str(error.strerror or error))
+    return replace(config, group=str(group))
 
 
 def _environment(start: WorkerStart) -> dict[str, str]:

@@ -11,10 +11,12 @@ import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
+from latfarm_agent.confinement import cgroups
 from latfarm_agent.files.folders import remove
 from latfarm_agent.worker import channel, replies
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message
@@ -33,6 +35,9 @@ _LOOK_S = 0.2
 
 _TAIL_BYTES = 4096
 """How much of what the worker printed last is kept for error messages."""
+
+_SCRATCH = "scratch-"
+"""Prefix of the folders in which models may write during one request."""
 
 _READS_AT_ONCE = 16
 """How many times to read what the worker prints before looking at the clock again."""
@@ -73,7 +78,7 @@ class Worker:
         self._oom_kills = _oom_kills()
         self._tail = bytearray()
         self._decoder = Decoder()
-        self._folder, process = launch(launcher, start)
+        self._folder, process, self._group = launch(launcher, start)
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -131,9 +136,11 @@ class Worker:
         self.requests += 1
         self._read_errors()
         self._tail.clear()  # what earlier models printed does not explain this one
-        guard = ProcessGuard(self.pid, self._bounds, (self._folder, Path(message["scratch_dir"])))
+        guard = ProcessGuard(self.pid, self._bounds, (self._folder,))
+        scratch = self._scratch()
+        asked = dict(message, question=self.requests, scratch_dir=str(scratch))
         try:
-            channel.send(self._requests_fd, dict(message, question=self.requests))
+            channel.send(self._requests_fd, asked)
         except OSError as error:
             raise self._crash() from error
         try:
@@ -146,6 +153,8 @@ class Worker:
             self.close()
             raise
         finally:
+            # The agent removes this folder, as a worker that crashes removes nothing.
+            remove(scratch)
             self._tidy()
         self._rss_bytes = int(done.get("rss_bytes", 0))
         return done
@@ -164,6 +173,9 @@ class Worker:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
                 process.wait()
+        if self._group is not None:
+            # Nothing is left in it, unless something has killed the keeper.
+            cgroups.end(self._group)
         remove(self._folder)
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
@@ -178,6 +190,20 @@ class Worker:
         except ReplyError as error:
             raise WorkerFailure(
                 "RUNTIME_MISSING", f"the runtime's description makes no sense: {error}"
+            ) from error
+
+    def _scratch(self) -> Path:
+        """A new folder in which the model of a request may write, inside of the worker's own.
+
+        Raises:
+            WorkerFailure: an earlier model has made the worker's folder unusable.
+        """
+        try:
+            return Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=str(self._folder)))
+        except OSError as error:
+            self.close()
+            raise WorkerFailure(
+                "MODEL_CRASHED", f"the worker's folder is no longer usable: {error.strerror}"
             ) from error
 
     def _checked(self, done: Message, sessions: int) -> Message:

@@ -50,7 +50,8 @@ class BoardInfo:
 
     `board_id` is the stable identity of the device. `boot_id` is the identity of the agent's host
     since it was booted; it equals that of this machine if the board shares this machine. `state` is
-    idle, leased, running, cooling or quarantined.
+    idle, leased, running, cooling or quarantined. `protection` tells what the kernel keeps from its
+    workers; each text begins with "on" or "off".
     """
 
     board_id: str
@@ -62,6 +63,7 @@ class BoardInfo:
     agent_version: str = ""
     protocol_version: int = 0
     state: str = ""
+    protection: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def platforms(self) -> tuple[PlatformInfo, ...]:

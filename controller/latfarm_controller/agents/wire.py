@@ -132,6 +132,7 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
         bounds.name(message.agent_version, "version of the agent", empty=True),
         bounds.whole(message.protocol_version, "version of the protocol", bounds.INT32),
         bounds.name(message.state, "state", empty=True),
+        bounds.texts(message.board.protection, "protections"),
     )
 
 

@@ -39,6 +39,7 @@ def board_to_pb(board: BoardSummary) -> pb.BoardStatus:
         standing_reason=board.standing_reason,
         standing_since_s=board.standing_since_s,
         under_way=board.under_way,
+        protection=dict(board.protection),
     )
 
 
@@ -56,6 +57,7 @@ def board_from_pb(message: pb.BoardStatus) -> BoardSummary:
         standing_reason=message.standing_reason,
         standing_since_s=message.standing_since_s,
         under_way=message.under_way,
+        protection=dict(message.protection),
     )
 
 

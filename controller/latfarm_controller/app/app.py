@@ -178,6 +178,7 @@ def _board_summary(view: BoardView) -> BoardSummary:
         state=info.state,
         platforms=tuple(platform.name for platform in info.platforms),
         hardware=dict(info.hardware),
+        protection=dict(info.protection),
     )
 
 

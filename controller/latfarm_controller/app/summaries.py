@@ -29,6 +29,8 @@ class BoardSummary:
         standing_reason: why the board does not work, and the remedy.
         standing_since_s: Unix time of that decision in seconds; 0 where there was none.
         under_way: number of requests that the board has now.
+        protection: what the kernel keeps from the board's workers, by name; each text begins with
+            "on" or "off".
     """
 
     board_id: str = ""
@@ -42,6 +44,12 @@ class BoardSummary:
     standing_reason: str = ""
     standing_since_s: float = 0.0
     under_way: int = 0
+    protection: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Names of the protections that are off."""
+        return tuple(name for name, told in self.protection.items() if not told.startswith("on"))
 
     def to_json(self) -> dict[str, Any]:
         """The summary as plain JSON types, with all its fields."""

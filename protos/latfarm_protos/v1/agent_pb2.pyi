@@ -24,7 +24,7 @@ class DescribeResponse(_message.Message):
     def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ..., agent_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
 class Board(_message.Message):
-    __slots__ = ("board_id", "name", "boot_id", "hardware", "conditions")
+    __slots__ = ("board_id", "name", "boot_id", "hardware", "conditions", "protection")
     class HardwareEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -39,17 +39,26 @@ class Board(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ProtectionEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     BOARD_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     HARDWARE_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_FIELD_NUMBER: _ClassVar[int]
     board_id: str
     name: str
     boot_id: str
     hardware: _containers.ScalarMap[str, str]
     conditions: _containers.ScalarMap[str, str]
-    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., boot_id: _Optional[str] = ..., hardware: _Optional[_Mapping[str, str]] = ..., conditions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    protection: _containers.ScalarMap[str, str]
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., boot_id: _Optional[str] = ..., hardware: _Optional[_Mapping[str, str]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., protection: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Runtime(_message.Message):
     __slots__ = ("name", "available", "version", "missing", "platforms")

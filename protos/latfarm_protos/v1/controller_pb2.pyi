@@ -10,8 +10,15 @@ class ListBoardsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BoardStatus(_message.Message):
-    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware", "standing", "standing_reason", "standing_since_s", "under_way")
+    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware", "standing", "standing_reason", "standing_since_s", "under_way", "protection")
     class HardwareEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ProtectionEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +36,7 @@ class BoardStatus(_message.Message):
     STANDING_REASON_FIELD_NUMBER: _ClassVar[int]
     STANDING_SINCE_S_FIELD_NUMBER: _ClassVar[int]
     UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_FIELD_NUMBER: _ClassVar[int]
     board_id: str
     name: str
     address: str
@@ -40,7 +48,8 @@ class BoardStatus(_message.Message):
     standing_reason: str
     standing_since_s: float
     under_way: int
-    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ...) -> None: ...
+    protection: _containers.ScalarMap[str, str]
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ..., protection: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BoardRequest(_message.Message):
     __slots__ = ("name", "reason", "new_reference")

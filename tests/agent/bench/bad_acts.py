@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable
 
+import bad_reach  # type: ignore[import-not-found]
 import bad_writes  # type: ignore[import-not-found]
 from bad_writes import MB, forever, held, in_thread
 from latfarm_agent.runtimes.base import (
@@ -198,7 +199,7 @@ def meddle(job: Job) -> None:
     os.environ.pop("TMPDIR", None)
 
 
-def tell(job: Job) -> None:
+def tell(job: Job) -> str:
     mask = os.umask(0)
     os.umask(mask)
     told = {
@@ -214,7 +215,7 @@ def tell(job: Job) -> None:
         "temporary": Path.cwd() in Path(tempfile.gettempdir()).parents,
         "oom": Path("/proc/self/oom_score_adj").read_text().strip(),
     }
-    Path(job.model_path).with_suffix(".told").write_text(json.dumps(told))
+    return json.dumps(told)
 
 
 def nothing(job: Job) -> None:
@@ -268,9 +269,12 @@ ANSWERS: dict[str, Any] = {
 
 
 def act_named(name: str) -> Callable[[Job], Any]:
-    """An act of this module, or of `bad_writes`."""
-    act: Callable[[Job], Any] = globals().get(name) or getattr(bad_writes, name)
-    return act
+    """An act of this module, of `bad_writes` or of `bad_reach`."""
+    for found in (globals(), vars(bad_writes), vars(bad_reach)):
+        if name in found:
+            act: Callable[[Job], Any] = found[name]
+            return act
+    raise LookupError(name)
 
 
 class Acts:
@@ -286,8 +290,10 @@ class Acts:
     def prepare(self, job: Job) -> Prepared:
         self._plan = json.loads(job.model_path.read_text())
         self._job = job
-        self._do("prepare")
-        return Prepared(cpu_clock=self._plan.get("clock", "none"), settles=False)
+        told = self._do("prepare")
+        conditions = {"told": told} if isinstance(told, str) else {}
+        clock = self._plan.get("clock", "none")
+        return Prepared(cpu_clock=clock, settles=False, conditions=conditions)
 
     def run(self) -> Any:
         return self._do("run")

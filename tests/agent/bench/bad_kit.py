@@ -29,7 +29,7 @@ PATIENTLY = changed(QUICK, compile_timeout_ms=20_000.0, run_timeout_ms=20_000.0,
 def lay_out(made: Path) -> Path:
     """Put the plugins and a file that must survive into a folder."""
     (made / "plugins").mkdir()
-    for name in ("bad_acts.py", "bad_writes.py"):
+    for name in ("bad_acts.py", "bad_writes.py", "bad_reach.py"):
         (made / "plugins" / name).write_text(Path(__file__).with_name(name).read_text())
     (made / "precious").mkdir()
     (made / "precious" / "file").write_text("keep me")

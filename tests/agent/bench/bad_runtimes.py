@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from latfarm_agent.runtimes.base import Description, Job, LayerTime, PlatformSpec, Prepared
@@ -194,7 +193,7 @@ class Own(Good):
 
 
 class Where(Good):
-    """Tells in `compile_ms` on which core it runs, and in a file which limits it has."""
+    """Tells on which core it runs, and which limits it has."""
 
     def prepare(self, job: Job) -> Prepared:
         import resource
@@ -207,6 +206,5 @@ class Where(Good):
             "omp": os.environ["OMP_NUM_THREADS"],
             "numpy": "numpy" in sys.modules,
         }
-        Path(job.model_path).with_suffix(".told").write_text(repr(told))
         (job.scratch_dir / "left behind").write_text("x")
-        return Prepared()
+        return Prepared(conditions={"told": repr(told)})

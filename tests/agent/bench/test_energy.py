@@ -22,6 +22,7 @@ from latfarm_agent.bench.energy import EnergyMeter
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.records import BenchResult
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.power.rails import PowerConfig
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from tests.agent.bench.energy_kit import energy_of
@@ -153,6 +154,7 @@ class Board:
                 config=AgentConfig(
                     runtimes={"heater": RuntimeConfig(options=options)},
                     power=config or PowerConfig(),
+                    confinement=Confinement(write=(str(self.meter),)),
                 ),
                 limits=PATIENT,
             ),

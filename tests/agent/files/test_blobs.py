@@ -264,7 +264,9 @@ def test_a_newer_upload_takes_over_from_a_stuck_one(tmp_path: Path) -> None:
 
 def test_a_blob_damaged_on_disk_is_found_at_its_first_use_after_a_start(tmp_path: Path) -> None:
     sha256 = put(store_in(tmp_path), b"model")
-    (tmp_path / sha256).write_bytes(b"m0del")
+    damaged = tmp_path / sha256
+    damaged.chmod(0o600)  # complete blobs are read-only
+    damaged.write_bytes(b"m0del")
     store = store_in(tmp_path)
     with pytest.raises(errors.BlobNotFoundError, match="damaged"):
         store.acquire(sha256)

@@ -20,6 +20,7 @@ from tempfile import mkdtemp
 import pytest
 from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.phone import RUNTIME
+from latfarm_agent.confinement.plan import NOTHING, Confinement
 from latfarm_agent.testing.tflite_samples import samples
 
 SERIAL = "TESTPHONE1"
@@ -280,7 +281,13 @@ class FakePhone:
 def config(*benchmarks: dict[str, object], **options: object) -> AgentConfig:
     """Return the configuration of an agent that runs these benchmark binaries on the phone."""
     given = {"benchmarks": list(benchmarks), "runs": 3, "warmup_s": 0.0, **options}
-    return AgentConfig(runtimes={RUNTIME: RuntimeConfig(options=given)})
+    return AgentConfig(runtimes={RUNTIME: RuntimeConfig(options=given)}, confinement=ground())
+
+
+def ground() -> Confinement:
+    """Return a confinement in which the adb client may write to the phone, a folder beside it."""
+    client = shutil.which("adb")
+    return NOTHING if client is None else Confinement(write=(str(Path(client).parent),))
 
 
 def write_cnn(path: Path) -> Path:

@@ -16,7 +16,7 @@ from latfarm_agent.bench.records import BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.testing.runtime_suite import PATIENT, QUICK, changed, measure
 from latfarm_agent.testing.tflite_samples import samples
-from tests.agent.phones.kit import SERIAL, FakePhone, entry
+from tests.agent.phones.kit import SERIAL, FakePhone, entry, ground
 
 ONCE = changed(QUICK, sessions=1)
 PLATFORM = "phone4-tflite1.0-fp32-1t"
@@ -24,7 +24,7 @@ PLATFORM = "phone4-tflite1.0-fp32-1t"
 
 def asked(**options: object) -> AgentConfig:
     given = {"benchmarks": [entry("tflite-benchmark", "benchmark_model")], "runs": 3, **options}
-    return AgentConfig(runtimes={"adb": RuntimeConfig(options=given)})
+    return AgentConfig(runtimes={"adb": RuntimeConfig(options=given)}, confinement=ground())
 
 
 @pytest.fixture(scope="module")

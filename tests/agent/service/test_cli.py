@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from latfarm_agent import __version__, arguments, cli, errors
+from latfarm_agent.confinement.plan import PROTECTIONS
 from latfarm_agent.service.server import is_loopback, split_address
 
 if TYPE_CHECKING:
@@ -46,7 +47,24 @@ def test_describe_for_programs(run, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["runtimes"][0]["platforms"][0]["model_format"] == "onnx"
 
 
-@pytest.mark.parametrize("command", ["serve", "describe"])
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has protections")
+def test_the_doctor_tells_what_is_on_and_what_was_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = cli.main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found] == list(PROTECTIONS)
+    assert code == (0 if all(each["on"] for each in found) else 1)
+    for each in found:
+        # What is told as on has refused everything; what is off has a remedy.
+        assert not each["not_refused"] or not each["told"].startswith("on")
+        assert bool(each["remedy"]) == (not each["on"])
+    assert cli.main(["doctor"]) == code
+    text = capsys.readouterr().out
+    assert all(f"  {each['name']}: {each['told']}" in text for each in found)
+
+
+@pytest.mark.parametrize("command", ["serve", "describe", "doctor"])
 def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
@@ -60,6 +78,7 @@ EXAMPLES = (
     arguments.WORK_EXAMPLES,
     arguments.SETTLE_EXAMPLES,
     arguments.DESCRIBE_EXAMPLES,
+    arguments.DOCTOR_EXAMPLES,
 )
 
 

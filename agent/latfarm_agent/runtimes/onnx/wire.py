@@ -47,43 +47,6 @@ def read_nodes(path: Path) -> list[WireNode]:
         return nodes
 
 
-def external_tensors(path: Path) -> list[str]:
-    """Return the names of weights that lie in another file.
-
-    Weights of the main graph and tensors in the attributes of its nodes are looked at.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is not an ONNX file.
-    """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        found: list[str] = []
-        for number, graph in _fields(data, 0, len(data)):
-            if number != 7 or not isinstance(graph, tuple):  # ModelProto.graph
-                continue
-            for inner, span in _fields(data, *graph):
-                if inner == 5 and isinstance(span, tuple):  # GraphProto.initializer
-                    found += _external(data, *span)
-                elif inner == 1 and isinstance(span, tuple):  # GraphProto.node
-                    for part, attribute in _fields(data, *span):
-                        if part == 5 and isinstance(attribute, tuple):  # NodeProto.attribute
-                            for field, tensor in _fields(data, *attribute):
-                                if field == 5 and isinstance(tensor, tuple):  # AttributeProto.t
-                                    found += _external(data, *tensor)
-        return found
-
-
-def _external(data: mmap.mmap, begin: int, end: int) -> list[str]:
-    """Return the name of a TensorProto if its data lies in another file, otherwise nothing."""
-    name, outside = "", False
-    for number, value in _fields(data, begin, end):
-        if number == 8 and isinstance(value, tuple):  # TensorProto.name
-            name = _text(data, value)
-        elif number == 13 or (number == 14 and value == 1):  # external_data, data_location
-            outside = True
-    return [name] if outside else []
-
-
 def read_opset(path: Path) -> int:
     """Return the version of ONNX's own operator set that a file uses; 0 if the file has none.
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.onnx.wire import WireNode, external_tensors, read_nodes
+from latfarm_agent.runtimes.onnx.outside import check_self_contained
+from latfarm_agent.runtimes.onnx.wire import WireNode, read_nodes
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 
 _ERROR, _INFO = 1, 3  # ILogger.Severity; INTERNAL_ERROR is 0
@@ -145,15 +146,10 @@ def read_model(path: Path) -> tuple[bytes, tuple[WireNode, ...]]:
         if size_bytes > _LIMIT_BYTES:
             raise RuntimeFailure("MODEL_INVALID", f"the file has {size_bytes} bytes, over 2 GiB")
         nodes = tuple(read_nodes(path))
-        outside = external_tensors(path)
         data = path.read_bytes()
     except (ValueError, OSError) as error:
         raise RuntimeFailure("MODEL_INVALID", str(error)) from error
-    if outside:
-        raise RuntimeFailure(
-            "MODEL_INVALID",
-            f"the model keeps weights in another file, which is not accepted: {outside[0]!r}",
-        )
+    check_self_contained(path)
     if not nodes:
         raise RuntimeFailure("MODEL_INVALID", "not an ONNX model: it has no node")
     return data, nodes

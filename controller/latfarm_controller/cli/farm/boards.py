@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from latfarm_controller.cli.farm import boards_enrol, boards_standing
 from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
+
+if TYPE_CHECKING:
+    from latfarm_controller.app.summaries import BoardSummary
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -56,7 +59,7 @@ def list_boards(
         [
             [
                 *(b.name, b.address, b.state, b.standing, "\n".join(b.platforms)),
-                "\n".join(filter(None, (b.detail, b.standing_reason))),
+                "\n".join(filter(None, (b.detail, b.standing_reason, _unprotected(b)))),
             ]
             for b in boards
         ],
@@ -141,3 +144,10 @@ def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> N
     Registry(config.boards_file).remove(name)
     audited.note("board.removed", name)
     output.err().print(f"board {name} was removed")
+
+
+def _unprotected(board: BoardSummary) -> str:
+    """What the kernel of a board does not keep from its workers; empty: it keeps all."""
+    if not board.lacking:
+        return ""
+    return f"its workers are not confined: {', '.join(board.lacking)}"

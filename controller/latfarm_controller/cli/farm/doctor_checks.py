@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,17 @@ def _store(config: ControllerConfig) -> Finding:
     return Finding("store", OK, f"{config.store_file}, held by {holder}{where}")
 
 
+def _protection(told: Mapping[str, str]) -> Finding:
+    """What the kernel keeps from the workers of this machine."""
+    lacking = [f"{name} {text}" for name, text in told.items() if not text.startswith("on")]
+    if not told:
+        return Finding("protection", WARNING, "not told", "install a newer latfarm-agent")
+    if lacking:
+        remedy = "see `latfarm-agent doctor` and docs/security.md"
+        return Finding("protection", WARNING, "; ".join(lacking), remedy)
+    return Finding("protection", OK, "; ".join(f"{name} {text}" for name, text in told.items()))
+
+
 def _board() -> Iterator[Finding]:
     """What the agent of this machine says about itself; it runs as a process of its own."""
     command = [sys.executable, "-m", "latfarm_agent.cli", "describe", "--name", "local", "--json"]
@@ -140,6 +151,7 @@ def _board() -> Iterator[Finding]:
             yield Finding(name, OK, runtime["missing"])
         else:
             yield Finding(name, WARNING, "not usable", runtime["missing"])
+    yield _protection(data["board"].get("protection", {}))
     conditions = data["board"]["conditions"]
     unknown = sorted(name for name, value in conditions.items() if value == "unknown")
     known = ", ".join(f"{k} {v}" for k, v in sorted(conditions.items()) if v != "unknown")

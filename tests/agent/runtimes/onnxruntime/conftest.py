@@ -11,6 +11,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
@@ -31,7 +32,11 @@ class Board:
         (plugins / "onnxruntime.py").write_text(double)
         (plugins / "machine.json").write_text(json.dumps(machine))
         options = {} if providers is None else {"providers": providers}
-        config = AgentConfig((threads,), {"onnxruntime": RuntimeConfig(options=options)})
+        config = AgentConfig(
+            (threads,),
+            {"onnxruntime": RuntimeConfig(options=options)},
+            confinement=Confinement(write=(str(plugins),)),
+        )
         bench = host_bench(
             BenchOptions(
                 "board",

@@ -11,6 +11,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.testing.runtime_suite import PATIENT
 
 HERE = Path(__file__).parent
@@ -42,7 +43,10 @@ class Board:
                 self.folder / "work",
                 runtimes={name: REFERENCES[name]},
                 search_path=[self.plugins],
-                config=AgentConfig(runtimes={name: RuntimeConfig(options=options)}),
+                config=AgentConfig(
+                    runtimes={name: RuntimeConfig(options=options)},
+                    confinement=Confinement(write=(str(self.plugins),)),
+                ),
                 limits=PATIENT,
             )
         )

@@ -11,7 +11,7 @@ from latfarm_agent.bench.results import condition_of_sessions
 from latfarm_agent.nvidia.gpu import GpuReading
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.cuda import CudaDevice
-from latfarm_agent.runtimes.onnx.wire import external_tensors
+from latfarm_agent.runtimes.onnx.outside import outside_references
 from latfarm_agent.runtimes.tensorrt.build import Journal, failure, read_model
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 from latfarm_agent.runtimes.tensorrt.log import SessionLog
@@ -170,8 +170,8 @@ def test_failures_are_typed(text: str, doing: str, code: str) -> None:
 
 def test_models_that_are_not_read(tmp_path: Path, write: Callable[..., Path]) -> None:
     outside = write(tmp_path / "m.onnx", "external")
-    assert external_tensors(outside) == ["far"]
-    assert external_tensors(write(tmp_path / "n.onnx")) == []
+    assert [reference.asked_by for reference in outside_references(outside)] == ["far"]
+    assert outside_references(write(tmp_path / "n.onnx")) == []
     with pytest.raises(RuntimeFailure, match="another file"):
         read_model(outside)
     nothing = tmp_path / "nothing"
@@ -187,7 +187,7 @@ def test_external_weights_of_a_constant_node(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph([node], "g", [], [])
     path = tmp_path / "m.onnx"
     path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-    assert external_tensors(path) == ["far"]
+    assert [reference.asked_by for reference in outside_references(path)] == ["far"]
 
 
 class Sensor:

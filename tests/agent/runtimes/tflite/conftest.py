@@ -12,6 +12,7 @@ from latfarm_agent.agent_config import AgentConfig, RuntimeConfig
 from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.worker.pool import WorkerLimits
 
 SOURCE = Path(__file__).parent / "delegate.c"
@@ -93,7 +94,8 @@ Entry = Dict[str, Any]
 def delegate_bench(directory: Path, limits: WorkerLimits, *entries: Entry, **options: Any) -> Bench:
     """Make a bench with the TFLite runtime and configured delegates."""
     config = AgentConfig(
-        runtimes={"tflite": RuntimeConfig(options=dict(options, delegates=list(entries)))}
+        runtimes={"tflite": RuntimeConfig(options=dict(options, delegates=list(entries)))},
+        confinement=Confinement(write=(str(directory.parent),)),  # the double writes what it did
     )
     return host_bench(
         BenchOptions(

@@ -1,0 +1,1 @@
+"""What the kernel keeps from a worker: files, signals, network, system calls, privileges."""
