@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +16,8 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
     """Passes all calls to the agent at an address, and changes its descriptions and results.
 
     `describe` and `result` change a message in place; they do nothing at first. `measured` has the
-    request ids of the results that were given, changed or not.
+    request ids of the results that were given, changed or not. No result is given while `gate` is
+    clear.
     """
 
     def __init__(self, address: str) -> None:
@@ -24,6 +26,8 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         self.describe: Callable[[pb.DescribeResponse], object] = lambda _: None
         self.result: Callable[[pb.Result], object] = lambda _: None
         self.measured: set[str] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     def claim(self, board_id: str) -> None:
         """Give the id of another board from now on, in descriptions and results."""
@@ -84,6 +88,7 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         try:
             async for event in call:
                 if event.WhichOneof("event") == "result":
+                    await self.gate.wait()
                     self.measured.add(event.result.request_id)
                     self.result(event.result)
                 yield event

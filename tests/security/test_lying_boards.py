@@ -61,8 +61,15 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 class Scene:
     """A controller with an honest board and one that can lie."""
 
-    def __init__(self, config: ControllerConfig, controller: Controller, liar: LyingAgent) -> None:
-        self.config, self.controller, self.liar = config, controller, liar
+    def __init__(
+        self,
+        config: ControllerConfig,
+        controller: Controller,
+        honest: LyingAgent,
+        liar: LyingAgent,
+    ) -> None:
+        self.config, self.controller = config, controller
+        self.honest, self.liar = honest, liar
 
     async def ids(self) -> dict[str, str]:
         """The ids of the boards by name; empty for one that is not used."""
@@ -88,11 +95,11 @@ class Scene:
 async def scene(home: Path, agents: dict[str, str]) -> AsyncIterator[Scene]:
     config = ControllerConfig(home=home, local_agent=False)
     config.make_dirs()
-    liar = LyingAgent(agents[LIAR])
-    async with liar.serving() as address:
+    honest, liar = LyingAgent(agents[HONEST]), LyingAgent(agents[LIAR])
+    async with honest.serving() as address, liar.serving() as other:
         registry = Registry(config.boards_file)
-        registry.add(HONEST, agents[HONEST])
-        registry.add(LIAR, address)
+        registry.add(HONEST, address)
+        registry.add(LIAR, other)
         with DuckDBStore(config.store_file) as store:
             farm = Farm(
                 InlineBackend(),
@@ -103,7 +110,7 @@ async def scene(home: Path, agents: dict[str, str]) -> AsyncIterator[Scene]:
             controller = Controller(config, store, Fleet(config, "test"), farm)
             try:
                 async with asyncio.timeout(90):
-                    yield Scene(config, controller, liar)
+                    yield Scene(config, controller, honest, liar)
             finally:
                 await controller.close()
 
@@ -139,7 +146,9 @@ def test_a_second_agent_with_the_id_of_a_board_gets_none_of_its_measurements(
                 stolen.add(message.request_id)
                 made.liar.claim(ids[HONEST])
                 made.liar.result(message)
+                made.honest.gate.set()
 
+        made.honest.gate.clear()
         made.liar.result = begin_to_lie_with_the_third
         await made.start()
         assert (await made.end()).state == "done"
@@ -230,7 +239,12 @@ def test_a_bad_result_is_a_failure_of_its_board_and_of_no_campaign(
     ids: dict[str, str] = {}
 
     async def act(made: Scene) -> None:
-        made.liar.result = lie
+        def lies(message: pb.Result) -> None:
+            lie(message)
+            made.honest.gate.set()
+
+        made.liar.result = lies
+        made.honest.gate.clear()
         ids.update(await made.ids())
         await made.start()
         assert (await made.end()).state == "done"

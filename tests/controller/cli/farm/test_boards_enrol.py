@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +86,24 @@ def test_the_id_of_a_board_is_noted_and_another_one_must_be_accepted(
     registry.add("toy", address)
     twice = latfarm("boards", "accept", "toy")
     assert (twice.code, "that of board twin" in twice.line) == (1, True)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_certificate_can_name_the_id_of_its_board(latfarm: Latfarm, home: Path) -> None:
+    assert latfarm("certs", "init").code == 0
+    words = ("certs", "issue", "board-7", "--role")
+    assert latfarm(*words, "agent", "--board-id", "0123abcd").code == 0
+    shown = subprocess.run(
+        ["openssl", "x509", "-noout", "-ext", "subjectAltName", "-in", "tls/issued/board-7.crt"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "URI:urn:latfarm:board:0123abcd" in shown
+    for wrong in (("agent", "--board-id", "a,b"), ("viewer", "--board-id", "0123abcd")):
+        ended = latfarm(*words, *wrong, "--replace")
+        assert (ended.code, "board id" in ended.line) == (2, True)
 
 
 def test_a_board_that_does_not_answer_is_not_well(latfarm: Latfarm) -> None:
