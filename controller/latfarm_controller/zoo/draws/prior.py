@@ -151,7 +151,7 @@ def _wide_windows(graph: Graph) -> int:
     return sum(
         node.op == "Conv"
         and family_of(graph, node) == "conv"
-        and math.prod(map(int, _window(node))) > _SMALL_WINDOW
+        and math.prod(_window(node)) > _SMALL_WINDOW
         and _stride_one(node)
         for node in graph.nodes
     )
@@ -159,7 +159,7 @@ def _wide_windows(graph: Graph) -> int:
 
 def _window(node: Node) -> Sequence[int]:
     window = node.attrs.get("kernel_shape", ())
-    return window if isinstance(window, tuple) else ()
+    return [int(side) for side in window] if isinstance(window, tuple) else []
 
 
 class KernelPrior:
