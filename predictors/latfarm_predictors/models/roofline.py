@@ -167,6 +167,10 @@ class Roofline:
         estimate = np.einsum("ij,j->i", columns, self._coefficients)
         return np.maximum(np.asarray(estimate, dtype=np.float64), max(self._floor_ms, 1e-9))
 
+    def columns(self, table: Table) -> Array:
+        """The terms of the sum for each kernel, shape (n, k), to fit them beside other terms."""
+        return self._columns(table, self.tiles)[:, : len(self._coefficients)]
+
     def state(self) -> ModelState:
         """See `Regressor.state`."""
         return ModelState(
