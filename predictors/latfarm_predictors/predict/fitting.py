@@ -96,13 +96,7 @@ def fit_predictor(
         raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
     report = on_progress or ignore_progress
     overhead_ms = max(samples.call_overhead_ms, 0.0)
-    in_networks = ReusedKernels.of(samples.places, samples.rules)
-    reuse = ReuseCost.fit(in_networks, seed=seed)
-    measured = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
-    training = measured
-    if reuse is not None:
-        kernels = in_caches(reuse, in_networks, samples.kernels)
-        training = corrected_for_isolation(prepare(kernels, overhead_ms), seed)
+    measured, training, reuse = _prepared(samples, overhead_ms, seed)
     models = KernelModels.fit(
         training,
         floor_ms=max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS),
@@ -113,9 +107,7 @@ def fit_predictor(
     )
     if reuse is not None and baselines:
         _fit_forests(models, measured, seed)
-    usable = [
-        each for each in samples.networks if isfinite(each.latency_ms) and each.latency_ms > 0
-    ]
+    usable = [n for n in samples.networks if isfinite(n.latency_ms) and n.latency_ms > 0]
     predictor = PlatformPredictor(
         platform=samples.platform,
         rules=samples.rules,
@@ -129,14 +121,38 @@ def fit_predictor(
         transfer_ms_per_mb=max(samples.transfer_ms_per_mb, 0.0),
         confidence=Evidence.of(training, models.unseen_ms, models.unseen_sigma),
         left_out=training.left_out + len(samples.networks) - len(usable),
+        reuse=reuse,
     )
-    predictor.reuse = reuse
     unseen = _unseen(training, models)
-    if samples.places and reuse is None:
-        neighbours = PlacedKernels.of(samples.places, samples.rules)
-        predictor.context = ContextModel.fit(neighbours, models, unseen, seed=seed)
+    predictor.context = _fit_context(predictor, samples, unseen, seed)
     _calibrate(predictor, usable, unseen, report)
     return predictor
+
+
+def _prepared(
+    samples: PlatformSamples, overhead_ms: float, seed: int
+) -> tuple[Training, Training, ReuseCost | None]:
+    """The kernels as measured, the same as if caches held all data, and what evicted data cost.
+
+    Without such a cost both are the same.
+    """
+    in_networks = ReusedKernels.of(samples.places, samples.rules)
+    reuse = ReuseCost.fit(in_networks, seed=seed)
+    measured = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
+    if reuse is None:
+        return measured, measured, None
+    kernels = in_caches(reuse, in_networks, samples.kernels)
+    return measured, corrected_for_isolation(prepare(kernels, overhead_ms), seed), reuse
+
+
+def _fit_context(
+    predictor: PlatformPredictor, samples: PlatformSamples, unseen: Unseen, seed: int
+) -> ContextModel | None:
+    """What neighbours change in a kernel's latency; None where evicted data explain it already."""
+    if not samples.places or predictor.reuse is not None:
+        return None
+    neighbours = PlacedKernels.of(samples.places, samples.rules)
+    return ContextModel.fit(neighbours, predictor.models, unseen, seed=seed)
 
 
 def _baselines(

@@ -168,7 +168,7 @@ def test_figures_are_sums_over_kernels() -> None:
 
 
 def weighty(count: int, seed: int) -> tuple[list[NetworkFigures], Array]:
-    """Networks of equal kernels that pay for weights beyond a cache of 16 MB; figures, latencies."""
+    """Figures and latencies of networks that pay for weights beyond a cache of 16 MB."""
     rng = np.random.default_rng(seed)
     found, latency = [], np.empty(count)
     for index in range(count):
