@@ -13,7 +13,7 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
-from latfarm_predictors.learned.op_spread import Op, op_spreads
+from latfarm_predictors.learned.op_spread import Op, op_spreads, read_spreads
 from latfarm_predictors.models.base import ModelState, Observations
 from latfarm_predictors.models.image_split import fit_apart, predict_apart
 from latfarm_predictors.models.roofline import Roofline
@@ -236,10 +236,7 @@ class KernelModels:
             ),
             summaries=tuple(GroupSummary.from_json(given) for given in values["summaries"]),
             floor_ms=float(values["floor_ms"]),
-            op_spread={  # bundles of older versions have none
-                (str(family), str(op)): float(factor)
-                for family, op, factor in values.get("op_spread", ())
-            },
+            op_spread=read_spreads(values.get("op_spread", ())),
         )
 
     def _fit_group(

@@ -11,6 +11,7 @@ of these kernels: what is known of an op rests on few points where few points st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,8 @@ _MOST_SCORE = 10.0
 """A score counts as at most this many times the usual one: one glitch is no spread."""
 _LEAST_OTHERS = 8
 """Other ops of a group tell what is usual only if they have this many kernels."""
+_MOST_FACTOR = 1000.0
+"""Largest factor that a bundle may hold; those that are learned are below 20."""
 _LEAST_SCORE = 1e-12
 """Stands for a median of zero, so that it can divide."""
 
@@ -55,6 +58,18 @@ def op_spreads(scores: Array, ops: Sequence[Op], groups: Sequence[str]) -> dict[
         # the error at a new point has the variance of one error, and that of the mean of n
         factors[op] = float(np.sqrt(max(share, 1.0) * (1.0 + 1.0 / len(own))))
     return factors
+
+
+def read_spreads(rows: Sequence[Sequence[Any]]) -> dict[Op, float]:
+    """The factors that a bundle holds, each with family and op; bundles of older versions have none.
+
+    Raises:
+        ValueError: a row has another form, or a factor is not between 1 and 1,000.
+    """
+    found = {(str(family), str(op)): float(factor) for family, op, factor in rows}
+    if not all(1.0 <= factor <= _MOST_FACTOR for factor in found.values()):
+        raise ValueError(f"a factor of an op is not between 1 and {_MOST_FACTOR:.0f}")
+    return found
 
 
 def _usual(scores: Array) -> float:

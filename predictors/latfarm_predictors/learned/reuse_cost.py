@@ -195,12 +195,15 @@ class ReuseCost:
         """The cost whose state this is.
 
         Raises:
-            ValueError: it is for other sizes of caches than this version has.
+            ValueError: it is for other sizes of caches than this version has, or holds no costs.
         """
         if tuple(state.values["caches_bytes"]) != CACHES_BYTES:
             raise ValueError("the cost of evicted data is for the caches of another version")
+        costs = np.asarray(state.arrays["ms_per_byte"], dtype=np.float64)
+        if costs.shape != (_COLUMNS,) or not (np.isfinite(costs) & (costs >= 0)).all():
+            raise ValueError("the costs of evicted data are no numbers from 0 on")
         return ReuseCost(
-            np.asarray(state.arrays["ms_per_byte"], dtype=np.float64),
+            costs,
             float(state.values["before"]),
             float(state.values["after"]),
         )

@@ -16,7 +16,7 @@ from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned import kernel_models
 from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
-from latfarm_predictors.learned.op_spread import op_spreads
+from latfarm_predictors.learned.op_spread import op_spreads, read_spreads
 from latfarm_predictors.predict.answer_kernels import kernel_intervals
 from latfarm_predictors.samples import KernelSample, prepare
 
@@ -90,6 +90,14 @@ def test_factors_survive_in_the_state(models: KernelModels) -> None:
     assert KernelModels.from_state(state).op_spread == models.op_spread
     values = {name: value for name, value in state.values.items() if name != "op_spread"}
     assert KernelModels.from_state(replace(state, values=values)).op_spread == {}
+
+
+def test_a_bundle_holds_sound_factors() -> None:
+    assert read_spreads([["conv", "Conv", 1.5]]) == {("conv", "Conv"): 1.5}
+    assert read_spreads(()) == {}
+    for wrong in ([["conv", "Conv", 0.0]], [["conv", "Conv", float("nan")]], [["conv", 2.0]]):
+        with pytest.raises(ValueError, match=r"factor of an op|unpack"):
+            read_spreads(wrong)
 
 
 def test_factors_by_hand() -> None:
