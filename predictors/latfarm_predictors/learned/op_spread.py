@@ -61,7 +61,7 @@ def op_spreads(scores: Array, ops: Sequence[Op], groups: Sequence[str]) -> dict[
 
 
 def read_spreads(rows: Sequence[Sequence[Any]]) -> dict[Op, float]:
-    """The factors that a bundle holds, each with family and op; bundles of older versions have none.
+    """The factors that a bundle holds, each with family and op; older bundles have none.
 
     Raises:
         ValueError: a row has another form, or a factor is not between 1 and 1,000.
