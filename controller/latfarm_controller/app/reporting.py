@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.insight_trial import told_basis
 from latfarm_controller.training.training_set import TrainingSet
 
 
@@ -116,7 +117,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
     for each in reversed(chain):
         for purpose, answers in by_purpose(store, each.campaign_id).items():
             measured.setdefault(purpose, []).extend(answers)
-    data = _training(store, platform, chain, told)
+    data = _training(store, platform, chain, told, provenance)
     made_from = str(provenance.get("campaign", ""))
     if chain and made_from and made_from != chain[0].campaign_id:
         named = chain[0].name
@@ -168,9 +169,17 @@ def _chain(store: Store, platform: str, campaign: str, made_from: str) -> list[C
 
 
 def _training(
-    store: Store, platform: str, chain: Sequence[CampaignRecord], told: list[str]
+    store: Store,
+    platform: str,
+    chain: Sequence[CampaignRecord],
+    told: list[str],
+    provenance: Mapping[str, Any],
 ) -> TrainingSet | None:
-    """What a predictor can learn from the campaigns; None, with a note in `told`, if nothing."""
+    """What a predictor can learn from the campaigns; None, with a note in `told`, if nothing.
+
+    The times of kernels are those that the newest bundle was fitted to, if it was made from these
+    campaigns.
+    """
     if not chain:
         told.append(
             "The store has no campaign of this platform, because the bundle was made elsewhere."
@@ -181,7 +190,8 @@ def _training(
             reason = f": {each.error}" if each.error else ""
             told.append(f"Campaign {each.name} is {each.state}{reason}.")
     try:
-        return gather(store, platform, chain[0].campaign_id)
+        campaign_id = chain[0].campaign_id
+        return gather(store, platform, campaign_id, told_basis(provenance, campaign_id))
     except UsageError as error:
         told.append(str(error))
         return None

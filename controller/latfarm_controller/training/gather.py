@@ -8,10 +8,12 @@ from dataclasses import replace
 from latfarm_controller.campaigns.cover import CoverCampaign
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
-from latfarm_controller.training.training_set import TrainingSet, collect
+from latfarm_controller.training.training_set import Basis, TrainingSet, collect
 
 
-def gather(store: Store, platform: str, campaign_id: str) -> TrainingSet:
+def gather(
+    store: Store, platform: str, campaign_id: str, basis: Basis | None = None
+) -> TrainingSet:
     """The training set of a campaign and of the earlier campaigns that it adds to.
 
     Fusion rules, overhead and networks are those of the earliest campaign. A kernel that several
@@ -19,15 +21,21 @@ def gather(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     drifted. Kernels that were measured under another fingerprint than the earliest campaign's are
     left out, because they belong to another platform.
 
+    Args:
+        store: holds the measurements.
+        platform: the platform that was measured.
+        campaign_id: the campaign.
+        basis: what the times of kernels rest on; None: what each campaign measured for.
+
     Raises:
         UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
     """
     chain = bases(store, campaign_id)
-    result = collect(store, platform, chain[-1])
+    result = collect(store, platform, chain[-1], basis)
     left_out = Counter(result.left_out)
     boards = set(result.board_ids)
     for added in reversed(chain[:-1]):
-        more = collect(store, platform, added)
+        more = collect(store, platform, added, basis)
         left_out.update(more.left_out)
         if more.fingerprint != result.fingerprint:
             left_out["fingerprint"] += len(more.kernels)

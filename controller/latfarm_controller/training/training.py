@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import choose, next_path
 from latfarm_controller.training.energy import fit_energy
-from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.gather import bases
+from latfarm_controller.training.insight_trial import try_insights
 from latfarm_controller.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def train(
     """
     from latfarm_predictors.bundle import load_bundle, save_bundle
 
-    data = gather(store, platform, campaign_id)
+    with _one_thread():
+        data, trial = try_insights(store, platform, campaign_id, seed=seed)
     sibling = _sibling_of(store, platform, campaign_id)
     started_s = time.time()
     try:
@@ -60,6 +63,7 @@ def train(
             f"campaign {campaign_id!r} measured too little to learn from: {error}"
         ) from error
     told = provenance(data, seed, started_s)
+    told["insight"]["trial"] = trial.to_json()
     if sibling is not None:
         told["started_from"] = {
             "bundle": sibling.bundle,
@@ -78,14 +82,9 @@ def _fit(
     Raises:
         NotEnoughDataError: there are too few kernels.
     """
-    # Imported before the limit below is set, because it only reaches libraries that are loaded.
-    import lightgbm  # noqa: F401
-    import scipy.linalg  # noqa: F401
     from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # There are only hundreds of rows: more threads would wait for each other on a busy host.
-    with threadpool_limits(1):
+    with _one_thread():
         samples = PlatformSamples(
             data.platform,
             data.rules,
@@ -105,6 +104,21 @@ def _fit(
             on_progress=on_progress,
         )
     return predictor
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit linear algebra to one thread.
+
+    There are only hundreds of rows: more threads would wait for each other on a busy host.
+    """
+    # Imported before the limit is set, because it only reaches libraries that are loaded.
+    import lightgbm  # noqa: F401
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    with threadpool_limits(1):
+        yield
 
 
 def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:

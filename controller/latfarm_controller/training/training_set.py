@@ -31,6 +31,7 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     seen_in_networks,
 )
 from latfarm_controller.campaigns.profiles.insight import (
+    Insight,
     chosen_insight,
     insight_story,
     layout_share,
@@ -92,11 +93,40 @@ class TrainingSet:
     slow_core: SlowCore = field(default_factory=SlowCore)
 
 
-def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
+@dataclass(frozen=True)
+class Basis:
+    """What the times of kernels rest on.
+
+    Attributes:
+        kernels: how the time of a kernel that was measured by itself is told.
+        inside: whether the times of kernels inside profiled networks are learned from as well.
+    """
+
+    kernels: Insight
+    inside: bool
+
+    def __str__(self) -> str:
+        return f"{self.kernels}, inside networks too" if self.inside else self.kernels
+
+
+def recorded_basis(outcome: Mapping[str, Any]) -> Basis:
+    """The basis that a campaign measured for: its own insight, and profiled networks."""
+    return Basis(chosen_insight(outcome) or "profile", inside=True)
+
+
+def collect(
+    store: Store, platform: str, campaign_id: str, basis: Basis | None = None
+) -> TrainingSet:
     """The kernels and networks that one campaign measured.
 
     Only the campaign's own measurements count, because networks that others measured may be the
     ones that judge the predictor. `campaign_measurements` says which measurements are left out.
+
+    Args:
+        store: holds the measurements.
+        platform: the platform that was measured.
+        campaign_id: the campaign.
+        basis: what the times of kernels rest on; None: what the campaign measured for.
 
     Raises:
         UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
@@ -106,12 +136,15 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
     rules, overhead_ms = _rules_of(record)
     found = read_campaign(store, record)
     rules, otherwise = _as_networks_show(record, rules, found)
-    profiles = chosen_insight(record.outcome) in (None, "profile")
+    chosen = basis or recorded_basis(record.outcome)
+    profiles = chosen.kernels == "profile"
     alone = _measured_alone(found, overhead_ms, profiles=profiles)
-    between = padded_samples(record.outcome, store.get_graph)
-    padded = between + within_samples(record.outcome, store.get_graph)
+    between = padded_samples(record.outcome, store.get_graph) if _uses_pads(chosen, record) else []
+    padded = between + (within_samples(record.outcome, store.get_graph) if profiles else [])
     transfer = _transfer_ms_per_mb(found, alone, between, overhead_ms, profiles=profiles)
-    places = _places(record, found, rules, transfer, profiles=profiles)
+    places = []
+    if chosen.inside:
+        places = _places(record, found, rules, transfer, profiles=profiles)
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
     if found.left_out.get("fingerprint"):
@@ -139,6 +172,11 @@ def collect(store: Store, platform: str, campaign_id: str) -> TrainingSet:
         overruled=otherwise,
         slow_core=found.slow_core,
     )
+
+
+def _uses_pads(chosen: Basis, record: CampaignRecord) -> bool:
+    """Whether times between pads count; those of a campaign that records no insight always do."""
+    return chosen.kernels == "padded" or chosen_insight(record.outcome) is None
 
 
 def _campaign_of(store: Store, platform: str, campaign_id: str) -> CampaignRecord:

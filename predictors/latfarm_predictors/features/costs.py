@@ -1,4 +1,4 @@
-"""Analytic costs that need no measurement: work of each scheme, rooflines with and without tiles.
+"""Analytic costs that need no measurement: work in tiles, rooflines with and without tiles.
 
 Work is counted in multiply-adds, traffic in bytes, latency in milliseconds.
 """
@@ -19,9 +19,6 @@ OUT_CHANNEL_TILES = (1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 
 IN_CHANNEL_TILES = OUT_CHANNEL_TILES
 ROW_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 POSITION_TILES = (1, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-
-WINOGRAD_TILES = (2, 4, 6)
-"""Sides n of output tiles that are tried for Winograd's scheme F(n x n, k x k)."""
 
 FALLBACK_MACS_PER_MS = 2.0e7
 FALLBACK_BYTES_PER_MS = 1.0e7
@@ -100,97 +97,6 @@ def tiled_work(table: Table, tiles: Tiles) -> tuple[Array, Array]:
     reduction = np.where(depthwise, table.area, reduction)
     blocks = positions / max(tiles.rows**2, tiles.positions) * channels / width
     return positions * channels * reduction, blocks
-
-
-def winograd_tile(n: Array | float, k: Array | float, ci: Array, co: Array, pairs: Array) -> Array:
-    """Operations of one Winograd output tile F(n x n, k x k), shape of `ci`.
-
-    It is Eq. 2 of MNN (Jiang et al. 2020): transform a tile of the input, multiply its channels,
-    and transform back. The last term is printed without the factor o_c; here it has it.
-
-    Args:
-        n: side of the output tile.
-        k: side of the kernel.
-        ci: input channels.
-        co: output channels.
-        pairs: number of pairs of channels: ci * co, or more where a layout pads channels.
-    """
-    a = n + k - 1
-    return 2 * ci * a**3 + pairs * a**2 + n * a * (2 * n + k - 1) * co
-
-
-def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
-    """Work of the cheapest scheme, direct or Winograd, over that of the direct one.
-
-    These are Eq. 2-3 of MNN (Jiang et al. 2020) for F(n x n, k x k), n in 2, 4, 6. The printed cost
-    is that of one tile, and its last term lacks the factor o_c. Here the term has it, the cost is
-    multiplied by the number of tiles ceil(o_w/n) * ceil(o_h/n), and channels are padded to
-    multiples of 4 as in the NC4HW4 layout.
-
-    Returns:
-        The ratio, at most 1, and the chosen n (1 = direct), each of shape (n,).
-    """
-    table = as_table(workloads)
-    ci, co, k = table.group_in, table.out_channels, table.kernel_h
-    padded = quantise(ci, 4.0) * quantise(co, 4.0)
-    direct = table.out_h * table.out_w * padded * table.area
-    possible = (
-        (table.area > 1)
-        & (table.kernel_h == table.kernel_w)
-        & (table.stride_h == 1)
-        & (table.stride_w == 1)
-        & (table.dilation_h == 1)
-        & (table.dilation_w == 1)
-        & (table.groups == 1)
-        & table.of_family("conv")
-    )
-    if not possible.any():  # most groups of kernels have no convolution at all
-        return np.ones(len(table)), np.ones(len(table))
-    best, chosen = direct.copy(), np.ones(len(table))
-    for n in WINOGRAD_TILES:
-        blocks = np.ceil(table.out_w / n) * np.ceil(table.out_h / n)
-        cost = blocks * winograd_tile(n, k, ci, co, padded)
-        better = possible & (cost < best)
-        best, chosen = np.where(better, cost, best), np.where(better, float(n), chosen)
-    return best / direct, chosen
-
-
-def winograd_ratio(table: Table) -> Array:
-    """Work of the cheapest scheme over that of the direct one (`winograd`), shape (n,)."""
-    return table.once(_winograd_ratio)
-
-
-def _winograd_ratio(table: Table) -> Array:
-    return winograd(table)[0]
-
-
-def winograd_3x3(table: Table) -> Array:
-    """Work of F(n x n, 3 x 3), n in 2, 4, 6, over that of the direct scheme, shape (n, 3).
-
-    It is 1 for all kernels but plain 3 x 3 convolutions of stride 1: libraries have Winograd's
-    scheme only for these. They choose n by tables of sizes that are not known here.
-    """
-    ratios = np.ones((len(table), len(WINOGRAD_TILES)))
-    rows = np.flatnonzero(
-        (table.kernel_h == 3)
-        & (table.kernel_w == 3)
-        & (table.stride_h == 1)
-        & (table.stride_w == 1)
-        & (table.dilation_h == 1)
-        & (table.dilation_w == 1)
-        & (table.groups == 1)
-        & table.of_family("conv")
-    )
-    if len(rows) == 0:
-        return ratios
-    ci, co = table.group_in[rows], table.out_channels[rows]
-    height, width = table.out_h[rows], table.out_w[rows]
-    padded = quantise(ci, 4.0) * quantise(co, 4.0)
-    for column, n in enumerate(WINOGRAD_TILES):
-        blocks = np.ceil(width / n) * np.ceil(height / n)
-        cost = blocks * winograd_tile(n, 3.0, ci, co, padded)
-        ratios[rows, column] = np.minimum(cost / (height * width * padded * 9.0), 1.0)
-    return ratios
 
 
 def roofline_ms(

@@ -119,7 +119,7 @@ def engineered(table: Table, log_base: Array, winograd: Array) -> Array:
     Args:
         table: the workloads.
         log_base: log of the roofline's latency, shape (n,).
-        winograd: log of Winograd's work over direct work, shape (n,) (`costs.winograd`).
+        winograd: log of Winograd's work over direct work, shape (n,) (`winograd.winograd`).
     """
     out = table.once(_engineered).copy()
     out[:, _ENGINEERED_WINOGRAD], out[:, _ENGINEERED_BASE] = winograd, log_base
@@ -275,7 +275,7 @@ def scheme_features(table: Table, small_windows: Array) -> Array:
     Args:
         table: the workloads.
         small_windows: work of Winograd's schemes over direct work, shape (n, 3)
-            (`costs.winograd_3x3`).
+            (`winograd.winograd_3x3`).
     """
     best = small_windows.min(axis=1)
     possible = (best < 1.0).astype(np.float64)

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import winograd_ratio
 from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
+from latfarm_predictors.features.winograd import winograd_ratio
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -57,6 +57,8 @@ _ROUNDS = 1000
 """Number of trees."""
 _THREADS = 2
 """Number of folds that are fitted at the same time."""
+_EDITION = 1
+"""Edition of the Winograd features that the trees have, see `features.winograd`."""
 _LEAST_MS = 1e-6
 """Smallest latency of a roofline in ms, so that its logarithm is finite."""
 
@@ -275,7 +277,7 @@ class ContextModel:
         return np.asarray(found)
 
     def _features(self, table: Table, marks: Sequence[Marks], log_roof: Array) -> Array:
-        shape = engineered(table, log_roof, np.log(winograd_ratio(table)))
+        shape = engineered(table, log_roof, np.log(winograd_ratio(table, _EDITION)))
         return np.concatenate([shape, self.vocabulary.columns(table), as_columns(marks)], axis=1)
 
 

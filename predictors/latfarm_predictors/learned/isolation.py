@@ -84,7 +84,9 @@ def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
     table = training.table.take(judged)
     noise = training.noise[judged]
     log_latency = np.log(training.latency_ms[judged])
-    process = RooflineGP(steps=_STEPS, seed=seed).fit(table, np.exp(log_latency), noise)
+    process = RooflineGP(steps=_STEPS, seed=seed, spills=False).fit(
+        table, np.exp(log_latency), noise
+    )
     log_roofline = np.log(process.roofline.latency_ms(table))
     residual = log_latency - log_roofline
     residual -= np.median(residual)

@@ -13,6 +13,7 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
+from latfarm_predictors.learned.op_spread import Op, op_spreads, read_spreads
 from latfarm_predictors.models.base import ModelState, Observations
 from latfarm_predictors.models.image_split import fit_apart, predict_apart
 from latfarm_predictors.models.roofline import Roofline
@@ -73,6 +74,8 @@ class KernelModels:
         scores: conformal scores by group and size.
         summaries: how well each group was predicted by models that had not seen its kernels.
         floor_ms: latency of a view, which does no work.
+        op_spread: factor on the log-sigma of an op's kernels; 1 for ops that are not in it, as in
+            bundles of older versions.
         unseen_ms: latency of each training kernel by a model without it; no part of the state.
         unseen_sigma: log-sigma of these latencies; no part of the state.
     """
@@ -87,6 +90,7 @@ class KernelModels:
     scores: Mondrian = field(default_factory=Mondrian)
     summaries: tuple[GroupSummary, ...] = ()
     floor_ms: float = 1e-6
+    op_spread: dict[Op, float] = field(default_factory=dict)
     unseen_ms: Array = field(default_factory=lambda: np.zeros(0))
     unseen_sigma: Array = field(default_factory=lambda: np.zeros(0))
 
@@ -127,17 +131,19 @@ class KernelModels:
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
-        summaries, labels = [], [""] * len(table)
+        summaries, labels, in_group = [], [""] * len(table), [""] * len(table)
         for done, name in enumerate(names):
             on_progress("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
             summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
+                in_group[row] = name
                 labels[row] = models._label(name, float(models.unseen_ms[row]))
         if forests:
             models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
         models.summaries = tuple(summaries)
+        models._widen(training, in_group)
         models.scores = models._conformal_scores(training, labels)
         on_progress("kernels", len(names), len(names))
         return models
@@ -167,6 +173,7 @@ class KernelModels:
             np.add.at(within, index, sigma**2)
             np.add.at(weight, index, 1.0)
         mean, square, within = mean / weight, square / weight, within / weight
+        within *= self._spreads(table) ** 2
         extra_sigma = np.array([extra[kind] for kind in kinds])
         sigma = np.sqrt(within + np.maximum(square - mean**2, 0.0) + extra_sigma**2)
         latency = np.exp(mean)
@@ -199,6 +206,7 @@ class KernelModels:
                 "least": self.scores.least,
                 "labels": list(self.scores.scores),
                 "summaries": [asdict(summary) for summary in self.summaries],
+                "op_spread": [[*op, factor] for op, factor in self.op_spread.items()],
             },
             arrays={f"scores-{i}": scores for i, scores in enumerate(self.scores.scores.values())},
             parts=parts,
@@ -228,6 +236,7 @@ class KernelModels:
             ),
             summaries=tuple(GroupSummary.from_json(given) for given in values["summaries"]),
             floor_ms=float(values["floor_ms"]),
+            op_spread=read_spreads(values.get("op_spread", ())),
         )
 
     def _fit_group(
@@ -282,6 +291,29 @@ class KernelModels:
             forest_within10=None if forest_scores is None else forest_scores.within10,
             forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
         )
+
+    def _widen(self, training: Training, groups: Sequence[str]) -> None:
+        """Learn the factor of each op, and apply it to the log-sigmas of the training kernels.
+
+        Args:
+            training: the measured kernels.
+            groups: the group of each.
+        """
+        table = training.table
+        error = np.abs(np.log(training.latency_ms / self.unseen_ms))
+        sound = np.flatnonzero(training.noise < _MOST_NOISE)
+        ops = list(zip(table.families, table.main_ops, strict=True))
+        self.op_spread = op_spreads(
+            (error / self.unseen_sigma)[sound],
+            [ops[row] for row in sound.tolist()],
+            [groups[row] for row in sound.tolist()],
+        )
+        self.unseen_sigma = self.unseen_sigma * self._spreads(table)
+
+    def _spreads(self, table: Table) -> Array:
+        """Factor on the log-sigma of each kernel, shape (n,)."""
+        ops = zip(table.families, table.main_ops, strict=True)
+        return np.array([self.op_spread.get(op, 1.0) for op in ops], dtype=np.float64)
 
     def _conformal_scores(self, training: Training, labels: Sequence[str]) -> Mondrian:
         """Conformal scores of the training kernels, given the label of each."""

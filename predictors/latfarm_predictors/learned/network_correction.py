@@ -5,7 +5,9 @@ time. On real chain networks the ratio of a network's latency to the sum of its 
 0.83 and 1.68.
 
 Four kinds of corrections compete, from none to a small Gaussian process, each on the sum of warm
-kernels and on a sum that takes kernels partly cold. Leave-one-out errors decide; a more complex
+kernels and on a sum that takes kernels partly cold. The linear one competes also with the weights
+that caches have lost when a network comes back to them (`kernels/reuse.py` explains why), while
+kernels that run alone find them. Leave-one-out errors decide; a more complex
 correction must win clearly. The residuals that calibrate intervals come from repeating the whole
 competition without each network in turn. Widths of intervals depend on the errors of networks that
 spend their time on the same families of kernels (`likeness.py`).
@@ -45,6 +47,10 @@ _SURE = 2.0
 """A more complex correction must lower the error by this many standard errors."""
 _CAP = 0.5
 """A network's log error counts as at most this when corrections are compared."""
+_EVICTING_MB = (1.0, 4.0, 16.0, 64.0)
+"""Sizes, in megabytes, of the caches that may have lost a network's weights."""
+_PLAIN_FEATURES = 8
+"""Number of features of a correction that does not know evicted weights, as in older bundles."""
 _FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
 KERNEL_COLUMNS = 8
 """Number of values per kernel in `kernel_columns`."""
@@ -67,6 +73,8 @@ class NetworkFigures:
         conv_ms: latency of convolutions.
         shares: share of the kernels' latency in each family, in the order of `FAMILIES`; empty if
             not known.
+        evicted_mb: weights that a cache loses while the network runs and keeps while the kernel
+            runs alone, in megabytes, for each size of `_EVICTING_MB`; empty if not known.
     """
 
     warm_ms: float
@@ -80,6 +88,7 @@ class NetworkFigures:
     weighty_ms: float
     conv_ms: float
     shares: tuple[float, ...] = ()
+    evicted_mb: tuple[float, ...] = ()
 
     @property
     def cold_share(self) -> float:
@@ -178,11 +187,27 @@ def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> Ne
         weighty_ms=float(latency_ms[weights > _LARGE_WEIGHT_MB].sum()),
         conv_ms=float(latency_ms[conv > 0.0].sum()),
         shares=tuple(shares[1:].tolist()),
+        evicted_mb=_evicted_mb(weights, input_bytes / MEGABYTE, output_bytes / MEGABYTE),
+    )
+
+
+def _evicted_mb(weights: Array, inputs: Array, outputs: Array) -> tuple[float, ...]:
+    """See `NetworkFigures.evicted_mb`, given sizes of n kernels in megabytes, each (n,)."""
+    if not len(weights):
+        return (0.0,) * len(_EVICTING_MB)
+    alone = weights + inputs + outputs
+    # an input of a kernel is an output of another one, but for the first
+    whole = float(weights.sum() + outputs.sum() + inputs[0])
+    return tuple(
+        float(weights[alone <= size].sum()) if whole > size else 0.0 for size in _EVICTING_MB
     )
 
 
 def _design(networks: Sequence[NetworkFigures]) -> Array:
-    """Features of a correction, shape (n, 8): costs per millisecond, shares, cold ratio."""
+    """Features of a correction, shape (n, 12): costs per millisecond, shares, cold ratio.
+
+    The last four are evicted weights; they are 0 where these are not known.
+    """
     rows = [
         (
             n.kernels / n.warm_ms,
@@ -193,11 +218,13 @@ def _design(networks: Sequence[NetworkFigures]) -> Array:
             n.weighty_ms / n.warm_ms * n.cold_share,
             float(np.log(n.cold_ms / n.warm_ms)),
             n.conv_ms / n.warm_ms,
+            *(lost / n.warm_ms for lost in n.evicted_mb or (0.0,) * len(_EVICTING_MB)),
         )
         for n in networks
     ]
     # costs per millisecond span decades; in logs, one tiny network does not decide a coefficient
-    return np.log1p(np.array(rows, dtype=np.float64).reshape(len(networks), 8))
+    width = _PLAIN_FEATURES + len(_EVICTING_MB)
+    return np.log1p(np.array(rows, dtype=np.float64).reshape(len(networks), width))
 
 
 def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
@@ -208,6 +235,7 @@ def _base(networks: Sequence[NetworkFigures], blend: bool) -> Array:
 def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[CorrectionFit, Array]:
     """The correction with the smallest leave-one-out errors, and these errors, shape (n,)."""
     design = _design(networks)
+    plain = design[:, :_PLAIN_FEATURES]
     count = len(networks)
     log_latency = np.log(latency)
     bases = (False, True) if any(n.cold_ms > 1.001 * n.warm_ms for n in networks) else (False,)
@@ -218,11 +246,13 @@ def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Correc
         level: tuple[float, CorrectionFit, Array] | None = None
         for blend in bases:
             ratio = log_latency - np.log(_base(networks, blend))
-            for ridge in _RIDGES if kind == "ridge" else (0.0,):
-                fitted, left_out = fit_candidate(kind, blend, ridge, design, ratio)
-                score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
-                if level is None or score < level[0] - 1e-12:
-                    level = (score, fitted, left_out)
+            ridges = _RIDGES if kind == "ridge" else (0.0,)
+            for features in (plain, design) if kind == "ridge" else (plain,):
+                for ridge in ridges:
+                    fitted, left_out = fit_candidate(kind, blend, ridge, features, ratio)
+                    score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
+                    if level is None or score < level[0] - 1e-12:
+                        level = (score, fitted, left_out)
         if level is not None and (best is None or _surely_better(level, best)):
             best = level
     assert best is not None  # "none" always competes
@@ -339,7 +369,8 @@ class NetworkCorrection:
 
     def _predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
         """Latency in ms, and log-sigma by the deviations of kernels, each of shape (n,)."""
-        shift, leverage = self._fit.shift(_design(networks))
+        known = _design(networks)[:, : len(self._fit.centre)]
+        shift, leverage = self._fit.shift(known)
         independent, common = _relative(networks)
         rho, tau = self.share.rho, self.share.tau
         variance = (1.0 - rho) * independent**2 + rho * common**2

@@ -8,7 +8,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import winograd_ratio
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary, engineered
 from latfarm_predictors.kernels.workload import Workload
@@ -128,7 +127,7 @@ class Boosted:
         return model
 
     def _features(self, table: Table, log_base: Array) -> Array:
-        shape = engineered(table, log_base, np.log(winograd_ratio(table)))
+        shape = engineered(table, log_base, np.log(self.roofline.ratio(table)))
         return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
 
     def _grow(self, table: Table, latency: Array, variance: Array) -> None:

@@ -2,9 +2,11 @@
 
 The latency of a kernel is a sum of terms, each with a coefficient that is not negative: a fixed
 cost; work in whole tiles, directly and by Winograd's scheme; bytes read, bytes written and bytes of
-weights; traffic of im2col; number of tiles; work per element of each op; and, where a sibling
-platform is known, the latency there. Work has a rate of its own for windows of 1 x 1, for larger
-windows, and for windows of 3 x 3, the only ones for which most libraries have Winograd's scheme.
+weights, and of transformed weights that caches cannot keep; traffic of im2col; number of tiles;
+work per element of each op; and, where a sibling platform is known, the latency there. Work has a
+rate of its own for windows of 1 x 1, for larger windows, and for windows of 3 x 3, the only ones
+for which most libraries have Winograd's scheme. The measurements tell whether larger windows have
+it, too.
 
 Non-negative least squares on relative errors finds the coefficients; it is repeated with other
 weights, so that outliers count less. Coordinate descent on the error of that fit finds the tiles.
@@ -23,11 +25,15 @@ from latfarm_predictors.features.costs import (
     TILE_MOVES,
     Tiles,
     tiled_work,
-    winograd_3x3,
-    winograd_ratio,
 )
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
+from latfarm_predictors.features.tile_features import transformed_weights
+from latfarm_predictors.features.winograd import (
+    EDITION,
+    winograd_3x3,
+    winograd_ratio,
+)
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 
@@ -37,6 +43,9 @@ _SEARCH_ROWS = 600
 """Tiles are searched on at most this many rows, drawn at random."""
 _LEAST_GAIN = 2e-4
 """Another tile is kept only if it lowers the mean log error by this much."""
+_LARGER_GAIN = 0.97
+"""Winograd's scheme for windows above 3 x 3 is kept only if it lowers the mean log error to this
+share. Where a library does not have it, the rate of these windows would be a wrong one."""
 _FLOOR_SHARE = 1e-3
 """A prediction counts as at least this share of the latency, so that its logarithm is finite."""
 
@@ -70,9 +79,12 @@ class Roofline:
         sibling: a sibling platform; a multiple of its latency is a term of the sum.
         scaled: whether that multiple and a constant are the only terms. A few rows cannot
             determine the rates of all other terms.
+        spills: whether transformed weights beyond the caches are terms of the sum.
 
     Attributes:
         sigma: standard deviation of the log residuals of the fit.
+        edition: edition of the features, see `features.winograd.EDITION`.
+        larger: whether the measurements show that windows above 3 x 3 have Winograd's scheme, too.
     """
 
     kind = "roofline"
@@ -84,7 +96,11 @@ class Roofline:
         tiles: Tiles | None = None,
         sibling: SiblingLatency | None = None,
         scaled: bool = False,
+        spills: bool = False,
     ) -> None:
+        self.edition = EDITION
+        self.spills = spills
+        self.larger = False
         self._scaled = scaled and sibling is not None
         self._search = search and not self._scaled
         self.sibling = sibling
@@ -117,12 +133,27 @@ class Roofline:
         """See `Regressor.refit`: tiles and ops are kept, coefficients are fitted anew."""
         table = as_table(workloads)
         other = type(self)(
-            search=False, tiles=self.tiles, sibling=self.sibling, scaled=self._scaled
+            search=False,
+            tiles=self.tiles,
+            sibling=self.sibling,
+            scaled=self._scaled,
+            spills=self.spills,
         )
         other.vocabulary = self.vocabulary
+        other.edition, other.larger = self.edition, self.larger
         other._floor_ms, other.sigma = self._floor_ms, self.sigma
         other._solve(table, latency_ms, 1.0 / np.sqrt(1.0 + noise / 0.01))
         return other
+
+    def alike(self, *, spills: bool) -> Self:
+        """A roofline that is not fitted yet, with the settings of this one but for `spills`."""
+        return type(self)(
+            search=self._search,
+            tiles=self.tiles,
+            sibling=self.sibling,
+            scaled=self._scaled,
+            spills=spills,
+        )
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
         """See `Regressor.predict`; the deviation is the same for every kernel."""
@@ -136,6 +167,10 @@ class Roofline:
         estimate = np.einsum("ij,j->i", columns, self._coefficients)
         return np.maximum(np.asarray(estimate, dtype=np.float64), max(self._floor_ms, 1e-9))
 
+    def columns(self, table: Table) -> Array:
+        """The terms of the sum for each kernel, shape (n, k), to fit them beside other terms."""
+        return self._columns(table, self.tiles)[:, : len(self._coefficients)]
+
     def state(self) -> ModelState:
         """See `Regressor.state`."""
         return ModelState(
@@ -146,6 +181,9 @@ class Roofline:
                 "sigma": self.sigma,
                 "floor_ms": self._floor_ms,
                 "scaled": self._scaled,
+                "edition": self.edition,
+                "larger": self.larger,
+                "spills": self.spills,
             },
             arrays={"coefficients": self._coefficients},
             parts={} if self.sibling is None else {"sibling": self.sibling.state()},
@@ -172,32 +210,49 @@ class Roofline:
             tiles=Tiles(**state.values["tiles"]),
             sibling=sibling,
             scaled=bool(state.values.get("scaled", False)),
+            spills=bool(state.values.get("spills", False)),
         )
         model.vocabulary = Vocabulary(tuple(state.values["main_ops"]))
+        model.edition = int(state.values.get("edition", 1))
+        model.larger = bool(state.values.get("larger", False))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
         model._coefficients = np.asarray(state.arrays["coefficients"], dtype=np.float64)
         return model
 
     def _columns(self, table: Table, tiles: Tiles) -> Array:
-        """All terms, shape (n, 12 + ops); bundles of older versions have the first 9 + ops."""
+        """All terms, shape (n, 12 + ops) or more; the oldest bundles have the first 9 + ops."""
         if self._scaled:
             return np.concatenate([np.ones((len(table), 1)), self._sibling_column(table)], axis=1)
         work, blocks = tiled_work(table, tiles)
         return np.concatenate(
             [
                 self._fixed(table),
-                np.stack([work, work * winograd_ratio(table), blocks], axis=1),
-                work[:, None] * table.once(_regimes),
+                np.stack([work, work * self.ratio(table), blocks], axis=1),
+                work[:, None] * self._schemes(table),
                 self._sibling_column(table),
             ],
             axis=1,
         )
 
+    def ratio(self, table: Table) -> Array:
+        """Work of the cheapest scheme that the library has over the direct one's, shape (n,)."""
+        return winograd_ratio(table, self.edition, larger=self.larger)
+
+    def _schemes(self, table: Table) -> Array:
+        """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
+        if not self.larger:
+            return table.once(_regimes)
+        small, single, windows = table.once(_regimes).T
+        return np.stack([small, single, windows * self.ratio(table)], axis=1)
+
     def _fixed(self, table: Table) -> Array:
-        """Terms that do not depend on tiles, shape (n, 6 + ops)."""
-        per_op = Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None]
-        return np.concatenate([table.once(_plain), per_op], axis=1)
+        """Terms that do not depend on tiles, shape (n, 6 + ops), or (n, 9 + ops) with `spills`."""
+        parts = [table.once(_plain)]
+        if self.spills:
+            parts.append(table.once(transformed_weights))
+        parts.append(Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None])
+        return np.concatenate(parts, axis=1)
 
     def _sibling_column(self, table: Table) -> Array:
         """Latency on the sibling platform, shape (n, 1); shape (n, 0) without one."""
@@ -211,14 +266,13 @@ class Roofline:
         if len(rows) > _SEARCH_ROWS:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
-        fixed, ratio = self._fixed(part), winograd_ratio(part)
-        regimes, sibling_column = _regimes(part), self._sibling_column(part)
+        fixed, sibling_column = self._fixed(part), self._sibling_column(part)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
-            tiled = np.stack([work, work * ratio, blocks], axis=1)
+            tiled = np.stack([work, work * self.ratio(part), blocks], axis=1)
             columns = np.concatenate(
-                [fixed, tiled, work[:, None] * regimes, sibling_column], axis=1
+                [fixed, tiled, work[:, None] * self._schemes(part), sibling_column], axis=1
             )
             _, error = _relative_nnls(columns, times, weights)
             return error
@@ -235,6 +289,8 @@ class Roofline:
                     best, self.tiles = error, candidate
             if self.tiles == before:
                 break
+        self.larger = True
+        self.larger = score(self.tiles) < min(_LARGER_GAIN * best, best - _LEAST_GAIN)
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
         self._coefficients, _ = _relative_nnls(self._columns(table, self.tiles), latency, trust)
@@ -256,7 +312,10 @@ def _plain(table: Table) -> Array:
 
 
 def _regimes(table: Table) -> Array:
-    """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
+    """Share of the work that is done at the rate of each scheme, shape (n, 3).
+
+    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly.
+    """
     small = table.once(winograd_3x3).min(axis=1)
     windows = table.area > 1
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)

@@ -12,7 +12,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from latfarm_predictors.features.costs import winograd_3x3, winograd_ratio
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -21,6 +20,8 @@ from latfarm_predictors.features.table_features import (
     scheme_features,
     window_features,
 )
+from latfarm_predictors.features.tile_features import tile_features, transformed_weights
+from latfarm_predictors.features.winograd import EDITION, winograd_3x3
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
@@ -33,6 +34,12 @@ _STRANGE_CAP = 2.0
 """Distances beyond the range of a training feature count as at most this."""
 _SEARCH_ROWS = 500
 """Hyperparameters are searched on parts of the rows of at most this size."""
+_SPILLS_GAIN = 0.95
+"""Terms for transformed weights are kept if they lower the leave-one-out error to this share."""
+_SPILLS_WORTH = 1e-3
+"""They must lower that error, in logs, by this much, too."""
+_MOST_ERROR = 0.5
+"""A leave-one-out error, in logs, counts as at most this when two processes are compared."""
 _DEVIATION_ROWS = 600
 """Standard deviations rest on at most this many rows, so that predicting stays fast.
 
@@ -51,6 +58,10 @@ class RooflineGP:
         scaled: whether the roofline is a multiple of the sibling's latency and nothing more.
         windows: whether larger windows have features of their own
             (`table_features.window_features`).
+        spills: whether the roofline has terms for transformed weights that caches cannot keep
+            (`tile_features.transformed_weights`). None: two processes are fitted, and the one with
+            them is kept if its leave-one-out errors are clearly smaller. Where a library has no
+            such weights, the terms leave steps in the residual that are hard to learn.
     """
 
     kind = "gp"
@@ -64,14 +75,17 @@ class RooflineGP:
         sibling: SiblingLatency | None = None,
         scaled: bool = False,
         windows: bool = False,
+        spills: bool | None = None,
     ) -> None:
+        self._spills = spills
         self._steps = steps
         self._most_rows = most_rows
         self._seed = seed
         self._windows = windows
-        self.roofline = Roofline(sibling=sibling, scaled=scaled)
+        self.roofline = Roofline(sibling=sibling, scaled=scaled, spills=bool(spills))
         self.vocabulary = Vocabulary()
         self.outliers = 0
+        self.left_out_error = 0.0
         self._columns = np.zeros(0, dtype=np.intp)
         self._low: Array = np.zeros(0)
         self._high: Array = np.zeros(0)
@@ -101,6 +115,8 @@ class RooflineGP:
         """See `Regressor.fit`; gross outliers, by their leave-one-out errors, are dropped."""
         table = as_table(workloads)
         latency, variance = check_targets(table, latency_ms, noise, least=8)
+        if self._spills is None and (table.once(transformed_weights) > 0).any():
+            return self._better_of_two(table, latency, variance)
         self.roofline.fit(table, latency, variance)
         self.vocabulary = Vocabulary.of(table)
         table, latency, variance = self._subset(table, latency, variance)
@@ -113,6 +129,19 @@ class RooflineGP:
         self._learn(self._scaled(features), target, variance)
         scaled = self._scaled(features)
         self.outliers = self._condition(scaled, target, variance)
+        return self
+
+    def _better_of_two(self, table: Table, latency: Array, variance: Array) -> Self:
+        """Fit this process without `spills` and another one with them; keep the better one."""
+        other = type(self)()
+        other.__dict__.update(self.__dict__)
+        other.roofline = self.roofline.alike(spills=True)
+        self._spills, other._spills = False, True
+        self.fit(table, latency, variance)
+        other.fit(table, latency, variance)
+        worth = min(_SPILLS_GAIN * self.left_out_error, self.left_out_error - _SPILLS_WORTH)
+        if other.left_out_error < worth:
+            self.__dict__.update(other.__dict__)
         return self
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
@@ -254,10 +283,11 @@ class RooflineGP:
         shape = residual_features(
             table,
             log_base,
-            np.log(winograd_ratio(table)),
+            np.log(self.roofline.ratio(table)),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        parts = [shape, self.vocabulary.columns(table), table.once(_schemes)]
+        schemes = tile_features if self.roofline.edition >= EDITION else _earlier_schemes
+        parts = [shape, self.vocabulary.columns(table), table.once(schemes)]
         if self._windows:
             parts.append(table.once(window_features))
         return np.concatenate(parts, axis=1)
@@ -307,6 +337,7 @@ class RooflineGP:
         half, _ = dpotri(factor, lower=1)
         precision = np.diagonal(half)
         residual, deviation = np.abs(weights / precision), 1.0 / np.sqrt(precision)
+        self.left_out_error = float(np.minimum(residual, _MOST_ERROR).mean())
         keep = (residual < 4.5 * deviation) | (residual < 0.08)
         dropped = int((~keep).sum())
         if dropped:
@@ -340,5 +371,6 @@ class RooflineGP:
         return np.asarray(factor), np.asarray(weights)
 
 
-def _schemes(table: Table) -> Array:
+def _earlier_schemes(table: Table) -> Array:
+    """What edition 1 has in the place of `tile_features`."""
     return scheme_features(table, table.once(winograd_3x3))

@@ -138,6 +138,7 @@ class Stack:
             sibling=self._sibling,
             scaled=self._scaled,
             windows=self._windows,
+            spills=self.gp.roofline.spills,
         )
         return fold.fit(table, latency, noise)
 

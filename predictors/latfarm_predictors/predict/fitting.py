@@ -10,12 +10,14 @@ import numpy as np
 
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.confidence.evidence import Evidence
+from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.layers import Peaks
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.reuse import spills_of
 from latfarm_predictors.kernels.workload import Workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel, PlacedKernels
@@ -26,9 +28,11 @@ from latfarm_predictors.learned.network_correction import (
     NetworkFigures,
     boundary_mb,
 )
+from latfarm_predictors.learned.reuse_cost import ReuseCost, ReusedKernels, in_caches
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.sibling import Sibling
-from latfarm_predictors.predict.kernel_estimates import placed
+from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.predict.kernel_estimates import placed, reused
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
 from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
 
@@ -92,7 +96,7 @@ def fit_predictor(
         raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
     report = on_progress or ignore_progress
     overhead_ms = max(samples.call_overhead_ms, 0.0)
-    training = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
+    measured, training, reuse = _prepared(samples, overhead_ms, seed)
     models = KernelModels.fit(
         training,
         floor_ms=max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS),
@@ -101,9 +105,9 @@ def fit_predictor(
         sibling=None if sibling is None else Sibling.of(sibling.models),
         forests=baselines,
     )
-    usable = [
-        each for each in samples.networks if isfinite(each.latency_ms) and each.latency_ms > 0
-    ]
+    if reuse is not None and baselines:
+        _fit_forests(models, measured, seed)
+    usable = [n for n in samples.networks if isfinite(n.latency_ms) and n.latency_ms > 0]
     predictor = PlatformPredictor(
         platform=samples.platform,
         rules=samples.rules,
@@ -111,19 +115,44 @@ def fit_predictor(
         measured=Measured.of(training),
         cold=ColdCost().fit(training.table, training.latency_ms, training.cold_extra_ms),
         correction=NetworkCorrection(),
-        baselines=_baselines(samples, training, models, usable, seed) if baselines else Baselines(),
+        baselines=_baselines(samples, measured, models, usable, seed) if baselines else Baselines(),
         call_overhead_ms=overhead_ms,
         peaks=Peaks.of(training.table, training.latency_ms),
         transfer_ms_per_mb=max(samples.transfer_ms_per_mb, 0.0),
         confidence=Evidence.of(training, models.unseen_ms, models.unseen_sigma),
         left_out=training.left_out + len(samples.networks) - len(usable),
+        reuse=reuse,
     )
     unseen = _unseen(training, models)
-    if samples.places:
-        in_networks = PlacedKernels.of(samples.places, samples.rules)
-        predictor.context = ContextModel.fit(in_networks, models, unseen, seed=seed)
+    predictor.context = _fit_context(predictor, samples, unseen, seed)
     _calibrate(predictor, usable, unseen, report)
     return predictor
+
+
+def _prepared(
+    samples: PlatformSamples, overhead_ms: float, seed: int
+) -> tuple[Training, Training, ReuseCost | None]:
+    """The kernels as measured, the same as if caches held all data, and what evicted data cost.
+
+    Without such a cost both are the same.
+    """
+    in_networks = ReusedKernels.of(samples.places, samples.rules)
+    reuse = ReuseCost.fit(in_networks, seed=seed)
+    measured = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
+    if reuse is None:
+        return measured, measured, None
+    kernels = in_caches(reuse, in_networks, samples.kernels)
+    return measured, corrected_for_isolation(prepare(kernels, overhead_ms), seed), reuse
+
+
+def _fit_context(
+    predictor: PlatformPredictor, samples: PlatformSamples, unseen: Unseen, seed: int
+) -> ContextModel | None:
+    """What neighbours change in a kernel's latency; None where evicted data explain it already."""
+    if not samples.places or predictor.reuse is not None:
+        return None
+    neighbours = PlacedKernels.of(samples.places, samples.rules)
+    return ContextModel.fit(neighbours, predictor.models, unseen, seed=seed)
 
 
 def _baselines(
@@ -143,6 +172,15 @@ def _baselines(
         platform=samples.platform,
         seed=seed,
     )
+
+
+def _fit_forests(models: KernelModels, measured: Training, seed: int) -> None:
+    """Fit the baseline's forests to the times as measured, which no published method corrects."""
+    _, groups = Router.of(measured.table, measured.devices)
+    for name in models.forests:
+        rows = np.array(groups[name] if name else range(len(measured.table)), dtype=np.intp)
+        forest = Forest(seed=seed).fit(measured.table.take(rows), measured.latency_ms[rows])
+        models.forests[name] = forest
 
 
 def _unseen(training: Training, models: KernelModels) -> Unseen:
@@ -177,7 +215,9 @@ def _calibrate(
             known = unseen.get(row)
             if known is not None:
                 estimates.latency_ms[index], estimates.sigma[index] = known
-        if predictor.context is not None:
+        if predictor.reuse is not None:
+            estimates = reused(estimates, predictor.reuse, spills_of(graph, parts))
+        elif predictor.context is not None:
             marks = marks_of(graph, parts)
             estimates = placed(estimates, predictor.context, marks, hash_of(graph))
         sums.append(predictor.sums(estimates, boundary_mb(graph)))

@@ -16,9 +16,11 @@ import numpy as np
 from latfarm_predictors.features.groups import VIEW
 from latfarm_predictors.features.table import as_table
 from latfarm_predictors.kernels.context import Marks
+from latfarm_predictors.kernels.reuse import Spills
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelEstimates, KernelModels
+from latfarm_predictors.learned.reuse_cost import ReuseCost, as_spills
 from latfarm_predictors.samples import Measured
 
 DTYPE_SIGMA = 0.7
@@ -107,6 +109,43 @@ def estimate_placed(
                 sources[index], labels[index] = source, ""
                 sigma[index] = hypot(sigma[index], doubt)
     return replace(estimates, sigma=sigma, sources=tuple(sources), labels=tuple(labels))
+
+
+def estimate_reused(
+    models: KernelModels,
+    measured: Measured,
+    cost: ReuseCost,
+    rows: Sequence[Workload],
+    spills: Sequence[Spills],
+) -> KernelEstimates:
+    """Estimates of kernels at their places, where evicted data cost time.
+
+    Args:
+        models: the platform's regressors of kernels whose data are in caches.
+        measured: the configurations that were measured, without what evicted data cost.
+        cost: the cost of evicted data.
+        rows: workloads of n kernels.
+        spills: what caches have lost at their places.
+
+    Raises:
+        GraphError: a kernel has a size that no board could run.
+    """
+    return reused(estimate(models, measured, rows), cost, spills)
+
+
+def reused(
+    estimates: KernelEstimates, cost: ReuseCost, spills: Sequence[Spills]
+) -> KernelEstimates:
+    """Estimates of kernels at their places; a view takes no time at any place.
+
+    Args:
+        estimates: estimates of n kernels whose data are in caches.
+        cost: the cost of evicted data.
+        spills: what caches have lost at their places.
+    """
+    latency = cost.placed_ms(estimates.latency_ms, as_spills(spills))
+    views = np.array([source == VIEW for source in estimates.sources], dtype=np.bool_)
+    return replace(estimates, latency_ms=np.where(views, estimates.latency_ms, latency))
 
 
 def placed(

@@ -22,6 +22,7 @@ from latfarm_predictors.intervals import normal_quantile, widened_quantile
 from latfarm_predictors.kernels.context import marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.kernels.reuse import spills_of
 from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
@@ -38,11 +39,16 @@ from latfarm_predictors.learned.network_correction import (
     column_figures,
     figures,
 )
+from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
-from latfarm_predictors.predict.kernel_estimates import estimate, estimate_placed
+from latfarm_predictors.predict.kernel_estimates import (
+    estimate,
+    estimate_placed,
+    estimate_reused,
+)
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 
@@ -82,6 +88,8 @@ class PlatformPredictor:
             bundles of older versions.
         left_out: number of measurements that were no positive finite latencies.
         context: what a kernel's neighbours change in its latency; None where they change nothing.
+        reuse: what data that caches have lost cost a kernel; None where that costs nothing. There
+            is no `context` beside it.
     """
 
     platform: str
@@ -99,6 +107,7 @@ class PlatformPredictor:
     confidence: Evidence | None = None
     left_out: int = 0
     context: ContextModel | None = None
+    reuse: ReuseCost | None = None
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
         """Latency of a network.
@@ -219,7 +228,10 @@ class PlatformPredictor:
         """See `figures`."""
         parts = find_parts(graph, self.rules)
         rows = workloads_of(graph, parts)
-        if self.context is None:
+        if self.reuse is not None:
+            spills = spills_of(graph, parts)
+            found = estimate_reused(self.models, self.measured, self.reuse, rows, spills)
+        elif self.context is None:
             found = estimate(self.models, self.measured, rows)
         else:
             marks = marks_of(graph, parts)
@@ -256,6 +268,7 @@ class PlatformPredictor:
             "cold_kernels": self.cold.rows,
             "left_out": self.left_out,
             **({} if self.context is None else {"context": self.context.explain()}),
+            **({} if self.reuse is None else {"reuse": self.reuse.explain()}),
             "networks": len(residuals),
             "correction": self.correction.chosen,
             "rho": self.correction.share.rho,
@@ -277,6 +290,9 @@ class PlatformPredictor:
 
     @cached_property
     def _book(self) -> KernelBook:
+        if self.reuse is not None:
+            spilled = partial(estimate_reused, self.models, self.measured, self.reuse)
+            return KernelBook(self.rules, spilled, self.cold, spills_of)
         if self.context is None:
             return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
         in_place = partial(estimate_placed, self.models, self.measured, self.context)

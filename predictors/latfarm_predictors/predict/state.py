@@ -12,6 +12,7 @@ from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
@@ -33,6 +34,8 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
         parts["energy"] = _energy_state_of(predictor.energy)
     if predictor.context is not None:
         parts["context"] = predictor.context.state()
+    if predictor.reuse is not None:
+        parts["reuse"] = predictor.reuse.state()
     if predictor.confidence is not None:
         parts["confidence"] = predictor.confidence.state()
     return ModelState(
@@ -82,6 +85,7 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         confidence=Evidence.from_state(parts["confidence"]) if "confidence" in parts else None,
         left_out=int(values.get("left_out", 0)),
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
+        reuse=ReuseCost.from_state(parts["reuse"]) if "reuse" in parts else None,
     )
 
 

@@ -331,3 +331,28 @@ def test_a_whole_profile(tmp_path: Path) -> None:
     assert found.fused_pairs == {("Conv", "Relu")}
     assert found.crash_ops == {"Celu"}
     assert found.model_format == "graph-json"
+
+
+def test_data_that_a_cache_has_lost_are_read_again(make_graph: MakeGraph) -> None:
+    shape = [1, 4, 10, 10]  # 1,600 bytes
+    graph = make_graph(
+        [("one", "Conv", ["x", "v"], ["t"]), ("two", "Conv", ["t", "w"], ["y"])],
+        {"x": shape, "t": shape, "y": shape},
+        {"v": [4, 4, 5, 5], "w": [4, 4, 5, 5]},  # 1,600 bytes each
+    )
+
+    def extra(cache_bytes: float) -> list[float]:
+        cached = replace(PLAIN, cache_bytes=cache_bytes, cache_bytes_per_ms=1e3)
+        pairs = zip(exact_layers(graph, cached), exact_layers(graph, PLAIN))
+        return [round(with_cache.latency_ms - plain.latency_ms, 6) for with_cache, plain in pairs]
+
+    # 8,000 bytes in all lie between two uses of a weight or of the input
+    assert extra(8000) == [0.0, 0.0]
+    # weights and the input are lost; the tensor between the two was written just now
+    assert extra(7999) == [3.2, 1.6]
+    assert extra(1599) == [3.2, 3.2]
+    assert exact_latency_ms(graph, replace(PLAIN, cache_bytes=100.0)) == pytest.approx(
+        exact_latency_ms(graph, PLAIN)
+    )
+    with pytest.raises(ValueError, match="cache_bytes_per_ms: must not be negative"):
+        BoardProfile.from_json({"platform": "sim", "cache_bytes_per_ms": -1})

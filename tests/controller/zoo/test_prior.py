@@ -164,3 +164,21 @@ def test_a_prior_needs_something_to_draw() -> None:
         KernelPrior({}, 0)
     with pytest.raises(ValueError, match="families and shares"):
         KernelPrior(shares={"conv": 0.0})
+
+
+def test_a_share_of_networks_has_wide_windows_of_stride_1() -> None:
+    def wide(graph: Graph) -> int:
+        kinds = [kind_of(kernel) for kernel in split(graph, FusionRules.none())]
+        return kinds.count("unit_wide_conv")
+
+    macs = (6e7, 6e9)
+    found = list(islice(KernelPrior(seed=3).networks(macs=macs, wide=0.25), 20))
+    assert all(wide(graph) >= 3 for graph in found[3::4])
+    assert len({hash_of(graph) for graph in found}) == 20
+    # families without windows take their turn, too: nothing waits for what they cannot have
+    only = {"mobilenet-v1": zoo.families()["mobilenet-v1"]}
+    assert len(list(islice(KernelPrior(only, seed=3).networks(macs=macs, wide=0.5), 6))) == 6
+
+
+def test_wide_windows_of_stride_1_are_convolutions_to_users() -> None:
+    assert base_of("unit_wide_conv") == base_of("wide_conv") == base_of("unaligned_conv") == "conv"

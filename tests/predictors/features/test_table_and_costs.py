@@ -15,9 +15,6 @@ from latfarm_predictors.features.costs import (
     roofline_ms,
     tiled_work,
     utilisation,
-    winograd,
-    winograd_3x3,
-    winograd_ratio,
 )
 from latfarm_predictors.features.table import Table, appended_ops, as_table, main_op
 from latfarm_predictors.features.table_features import (
@@ -31,6 +28,8 @@ from latfarm_predictors.features.table_features import (
     two_adic,
     window_features,
 )
+from latfarm_predictors.features.tile_features import tile_features, transformed_weights
+from latfarm_predictors.features.winograd import winograd, winograd_3x3, winograd_ratio
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
@@ -81,6 +80,8 @@ def everything(table: Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]
             residual_features(table, base, ratio, (24.0, 4.0, 3.0)),
             scheme_features(table, table.once(winograd_3x3)),
             window_features(table),
+            table.once(tile_features),
+            table.once(transformed_weights),
             np.stack(tiled_work(table, Tiles(24, 20, rows=5)), axis=1),
             Vocabulary(("Conv", "Relu"), ("Relu", "Add")).columns(table),
         ],

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures, figures
+from latfarm_predictors.learned.network_correction import (
+    MEGABYTE,
+    NetworkCorrection,
+    NetworkFigures,
+    column_figures,
+    figures,
+)
 from latfarm_predictors.testing.synthetic import random_kernels
 
 pytestmark = pytest.mark.slow
@@ -157,3 +165,50 @@ def test_figures_are_sums_over_kernels() -> None:
     assert found.conv_ms == pytest.approx(latency[:4].sum())
     assert found.weight_mb == pytest.approx(sum(w.weight_bytes for w in works) / 1e6)
     assert found.warm_ms <= found.blended_ms <= found.cold_ms
+
+
+def weighty(count: int, seed: int) -> tuple[list[NetworkFigures], Array]:
+    """Figures and latencies of networks that pay for weights beyond a cache of 16 MB."""
+    rng = np.random.default_rng(seed)
+    found, latency = [], np.empty(count)
+    for index in range(count):
+        kernels = int(rng.integers(4, 30))
+        weights = float(np.exp(rng.uniform(-1.5, 1.0)))  # megabytes of each kernel
+        columns = np.zeros((8, kernels))
+        columns[0] = columns[1] = rng.uniform(0.2, 1.0, kernels)
+        columns[2], columns[3] = 0.05, weights * MEGABYTE
+        columns[4] = columns[5] = 2e4
+        columns[6] = columns[7] = 1.0
+        found.append(column_figures(columns, overhead_ms=0.01, small_ms=0.05))
+        lost = weights * kernels if weights * kernels > 16.0 else 0.0
+        latency[index] = found[-1].warm_ms + 0.3 * lost
+    return found, latency * np.exp(0.02 * rng.standard_normal(count))
+
+
+def test_weights_that_a_cache_loses_inside_a_network_only() -> None:
+    columns = np.zeros((8, 3))
+    columns[0] = columns[1] = 1.0
+    columns[3] = np.array([3.0, 2.0, 15.0]) * MEGABYTE
+    columns[4] = columns[5] = 0.5 * MEGABYTE
+    found = column_figures(columns, overhead_ms=0.1, small_ms=0.05)
+    # 21.5 MB in all; the kernels by themselves take 4, 3 and 16 MB
+    assert found.evicted_mb == (0.0, 5.0, 20.0, 0.0)
+    empty = column_figures(np.zeros((8, 0)), overhead_ms=0.1, small_ms=0.05)
+    assert empty.evicted_mb == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_cost_of_evicted_weights_is_found() -> None:
+    networks, latency = weighty(24, 1)
+    correction = NetworkCorrection().fit(networks, latency)
+    fresh, truth = weighty(60, 2)
+    errors = np.abs(np.log(correction.predict(fresh)[0] / truth))
+    blind = [replace(network, evicted_mb=()) for network in networks]
+    without = NetworkCorrection().fit(blind, latency)
+    assert correction.chosen.startswith("ridge")
+    assert errors.mean() < 0.7 * np.abs(np.log(without.predict(fresh)[0] / truth)).mean()
+    again = NetworkCorrection.from_state(correction.state())
+    np.testing.assert_array_equal(again.predict(fresh)[0], correction.predict(fresh)[0])
+    # a correction of an older bundle has eight features, and goes on to predict with these
+    assert len(without.state().arrays["fit_centre"]) == 8
+    older = NetworkCorrection.from_state(without.state())
+    np.testing.assert_array_equal(older.predict(blind)[0], older.predict(networks)[0])

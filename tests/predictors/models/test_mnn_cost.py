@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_predictors.features.mnn_backends import GPU_GIGA, MnnBackend, cpu, gpu
 from latfarm_predictors.features.mnn_schemes import (
+    MNN_3,
+    MNN_3_AVX512,
+    PAPER,
     TILES,
+    MnnTiles,
     Schemes,
     choose,
     recurses,
@@ -21,7 +25,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import extract
 from latfarm_predictors.kernels.workload import Workload, workload
-from latfarm_predictors.models.base import Regressor
+from latfarm_predictors.models.base import ModelState, Regressor
 from latfarm_predictors.models.published.mnn_cost import MnnCost, algorithms, operators
 from latfarm_predictors.testing.synthetic import USUAL_COUNTS, random_kernels
 
@@ -72,8 +76,8 @@ def conv(k: int, ci: int, co: int, size: int, stride: int = 1, groups: int = 1) 
     )
 
 
-def one(work: Workload) -> tuple[str, Schemes]:
-    found = choose([work])
+def one(work: Workload, tiles: MnnTiles = PAPER) -> tuple[str, Schemes]:
+    found = choose([work], tiles)
     return found.names()[0], found
 
 
@@ -124,6 +128,36 @@ def test_the_choice_is_the_cheapest_of_all(k: int, ci: int, co: int, size: int) 
         costs[n] = math.ceil(size / n) ** 2 * tile
     assert found.operations[0] == min(costs.values())
     assert costs[int(found.tile[0])] == min(costs.values())
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "plain", "avx512"),
+    [
+        (3, 56, "winograd F(6x6)", "winograd F(6x6)"),
+        (3, 12, "winograd F(6x6)", "winograd F(2x2)"),
+        (3, 4, "winograd F(4x4)", "winograd F(2x2)"),
+        (5, 56, "winograd F(4x4)", "winograd F(4x4)"),
+        (5, 14, "winograd F(4x4)", "winograd F(2x2)"),
+        (7, 56, "winograd F(2x2)", "winograd F(2x2)"),
+        (9, 56, "sliding window", "sliding window"),
+        (11, 56, "sliding window", "sliding window"),
+    ],
+)
+def test_mnn_3_admits_input_tiles_of_4_6_and_8(
+    window: int, size: int, plain: str, avx512: str
+) -> None:
+    work = conv(window, 128, 128, size)
+    assert one(work, MNN_3)[0] == plain
+    assert one(work, MNN_3_AVX512)[0] == avx512
+
+
+def test_a_cost_model_of_an_older_bundle_has_the_tiles_of_the_paper() -> None:
+    works = [conv(9, 64, 64, 56), conv(5, 64, 64, 56), conv(3, 64, 64, 56)]
+    old = MnnCost(tiles=PAPER).state()
+    values = {name: value for name, value in old.values.items() if name != "tiles"}
+    read = MnnCost.from_state(ModelState(old.kind, values))
+    np.testing.assert_array_equal(read.predict(works)[0], MnnCost(tiles=PAPER).predict(works)[0])
+    assert (MnnCost().predict(works)[0] > read.predict(works)[0]).all()
 
 
 @pytest.mark.parametrize(

@@ -93,15 +93,53 @@ def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
     """Return the true time of each kernel, in the order of execution."""
     links = _Links(graph)
     nodes = graph["nodes"]
+    kernels = true_kernels(graph, profile)
+    again_ms = _read_again_ms(graph, kernels, links, profile)
     return [
         LayerTime(
             name="+".join(str(nodes[index]["name"]) for index in kernel),
             op="+".join(str(nodes[index]["op"]) for index in kernel),
-            latency_ms=_kernel_ms(graph, kernel, links, profile),
+            latency_ms=_kernel_ms(graph, kernel, links, profile) + extra_ms,
             device="simulated",
         )
-        for kernel in true_kernels(graph, profile)
+        for kernel, extra_ms in zip(kernels, again_ms)
     ]
+
+
+def _read_again_ms(
+    graph: GraphJson, kernels: Sequence[Sequence[int]], links: _Links, profile: BoardProfile
+) -> list[float]:
+    """Return the time that each kernel takes to read what the cache has lost since its last use.
+
+    The model runs again and again: all of its data are used between two uses of a weight or of an
+    input of the model. A tensor was last used by the kernel that wrote it.
+    """
+    if profile.cache_bytes_per_ms <= 0:
+        return [0.0] * len(kernels)
+    used: list[tuple[set[str], set[str]]] = []
+    for kernel in kernels:
+        nodes = [graph["nodes"][index] for index in kernel]
+        inside = {tensor for node in nodes for tensor in node["outputs"] if tensor}
+        read = {t for node in nodes for t in node["inputs"] if t and t not in inside}
+        leaving = {
+            tensor
+            for tensor in inside
+            if tensor in graph["outputs"] or set(links.readers.get(tensor, ())) - set(kernel)
+        }
+        used.append((read, leaving))
+    sizes = [sum(_bytes(graph, tensor) for tensor in read | made) for read, made in used]
+    every = {tensor for read, made in used for tensor in read | made}
+    whole = sum(_bytes(graph, tensor) for tensor in every)
+    writer = {tensor: at for at, (_, made) in enumerate(used) for tensor in made}
+    found = []
+    for at, (read, _) in enumerate(used):
+        lost = 0
+        for tensor in read:
+            own = _bytes(graph, tensor)
+            since = own + sum(sizes[writer[tensor] + 1 : at]) if tensor in writer else whole
+            lost += own if since > profile.cache_bytes else 0
+        found.append(lost / profile.cache_bytes_per_ms)
+    return found
 
 
 class _Links:

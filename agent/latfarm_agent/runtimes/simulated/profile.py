@@ -72,6 +72,9 @@ class BoardProfile:
         call_overhead_ms: time that each run costs in addition.
         io_bytes_per_ms: bytes of the model's inputs and outputs that are copied per millisecond; 0:
             they cost nothing.
+        cache_bytes: size of a cache; what was last used more bytes ago must be read again.
+        cache_bytes_per_ms: bytes per millisecond that are read again after they were evicted from
+            the cache, besides what kernels cost; 0: a board without such a cache.
         cold_bytes_per_ms: bytes of weights that a cold run reads per millisecond; 0: they cost
             nothing.
         tiles: sizes to which work is rounded up.
@@ -104,6 +107,8 @@ class BoardProfile:
     call_overhead_ms: float = 0.0
     io_bytes_per_ms: float = 0.0
     cold_bytes_per_ms: float = 0.0
+    cache_bytes: float = 0.0
+    cache_bytes_per_ms: float = 0.0
     tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
     fused_pairs: frozenset[tuple[str, str]] = frozenset()
     multi_inbound: int = 0
@@ -156,7 +161,15 @@ class BoardProfile:
         for name in ("peak_macs_per_ms", "bandwidth_bytes_per_ms"):
             if not getattr(profile, name) > 0:
                 raise ValueError(f"{name}: must be above 0")
-        for name in ("overhead_ms", "call_overhead_ms", "noise", "session_noise", "measure_ms"):
+        for name in (
+            "overhead_ms",
+            "call_overhead_ms",
+            "noise",
+            "session_noise",
+            "measure_ms",
+            "cache_bytes",
+            "cache_bytes_per_ms",
+        ):
             if not getattr(profile, name) >= 0:
                 raise ValueError(f"{name}: must not be negative")
         if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:

@@ -188,9 +188,14 @@ def _predict(predictor: PlatformPredictor, works: Sequence[Workload]) -> dict[st
     """Predictions by the models alone, even for kernels that were measured."""
     import numpy as np
     from latfarm_predictors.features.table import as_table
+    from latfarm_predictors.kernels.reuse import spills_alone
+    from latfarm_predictors.predict.kernel_estimates import reused
 
     table = as_table(list(works))
     estimates = predictor.models.predict(table)
+    if predictor.reuse is not None:  # points are kernels that ran alone
+        spills = [spills_alone(work) for work in works]
+        estimates = reused(estimates, predictor.reuse, spills)
     scores = predictor.models.scores
     factors = {label: scores.multiplier(label, COVERAGE)[0] for label in set(estimates.labels)}
     reach = np.array([factors[label] for label in estimates.labels]) * estimates.sigma

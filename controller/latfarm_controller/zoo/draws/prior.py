@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.families import family_of
@@ -31,13 +31,14 @@ from latfarm_controller.zoo.family import Family
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.35,
+        "conv": 0.31,
         "grouped_conv": 0.04,
         "grouped_pointwise": 0.03,
         "dwconv": 0.07,
         "unaligned_conv": 0.05,
         "unaligned_dwconv": 0.05,
-        "wide_conv": 0.04,
+        "wide_conv": 0.03,
+        "unit_wide_conv": 0.05,
         "wide_dwconv": 0.05,
         "fc": 0.06,
         "pool": 0.05,
@@ -53,19 +54,27 @@ SHARES: Mapping[str, float] = MappingProxyType(
 """Share of each kind of kernel in a draw. Kinds are workload families, and besides them kernels for
 which a runtime has other code and which plain draws hardly contain: grouped convolutions of 1 x 1
 (ShuffleNet has them; those of k x k are RegNet's), convolutions whose channels 4 does not divide,
-and windows beyond the 3 x 3 and 5 x 5 for which libraries have special code (LiteRT's quantised
-depthwise convolution of 9 x 9 takes several times as long as its work suggests)."""
+windows beyond the 3 x 3 and 5 x 5 for which libraries have special code (LiteRT's quantised
+depthwise convolution of 9 x 9 takes several times as long as its work suggests), and windows beyond
+3 x 3 of stride 1, for which some libraries have Winograd's scheme (MNN for 5 x 5 and 7 x 7)."""
 MAX_BYTES = 600_000_000
 """Largest size of a kernel's weights and activations together."""
 MAX_MACS = 4_000_000_000
 """Most multiply-adds of a kernel."""
 
-_UNALIGNED, _WIDE = "unaligned_", "wide_"
-"""Beginnings of the names of kinds with unaligned channels and with wide windows."""
+_UNALIGNED, _WIDE, _UNIT = "unaligned_", "wide_", "unit_"
+"""Beginnings of the names of kinds with unaligned channels, with wide windows, and with wide
+windows of stride 1."""
 _LANES = 4
 """Channels that this number does not divide are unaligned."""
 _OWN_CODE = 5 * 5
 """Windows with more elements than this are wide: libraries have no special code for them."""
+_SMALL_WINDOW = 3 * 3
+"""Convolutions of stride 1 whose windows have more elements than this are a kind of their own."""
+_WIDE_SIZES = (3, 5, 7, 9)
+"""Kernel sizes of networks that must have wide windows of stride 1."""
+_LEAST_WIDE = 3
+"""Number of convolutions with such a window that such a network has at least."""
 _RESOLUTIONS = tuple(range(96, 321, 32))
 """Heights and widths of images to draw from, in pixels."""
 _USUAL_RESOLUTION, _USUAL = 224, 0.5
@@ -114,7 +123,10 @@ def kind_of(kernel: Kernel) -> str:
     if family in ("conv", "dwconv"):
         window = main.attrs["kernel_shape"]
         assert isinstance(window, tuple)
-        if math.prod(map(int, window)) > _OWN_CODE:
+        area = math.prod(map(int, window))
+        if family == "conv" and area > _SMALL_WINDOW and _stride_one(main):
+            return _UNIT + _WIDE + family
+        if area > _OWN_CODE:
             return _WIDE + family
         tensors = (main.inputs[0], main.outputs[0])
         channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]
@@ -125,7 +137,29 @@ def kind_of(kernel: Kernel) -> str:
 
 def base_of(kind: str) -> str:
     """The kind as a user names it, without the beginning for unaligned or wide kernels."""
-    return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE)
+    return kind.removeprefix(_UNALIGNED).removeprefix(_UNIT).removeprefix(_WIDE)
+
+
+def _stride_one(node: Node) -> bool:
+    """Whether the window of an op moves by one element in every direction."""
+    strides = node.attrs.get("strides", ())
+    return isinstance(strides, tuple) and all(step == 1 for step in strides)
+
+
+def _wide_windows(graph: Graph) -> int:
+    """Number of convolutions, neither grouped nor depthwise, with a wide window of stride 1."""
+    return sum(
+        node.op == "Conv"
+        and family_of(graph, node) == "conv"
+        and math.prod(_window(node)) > _SMALL_WINDOW
+        and _stride_one(node)
+        for node in graph.nodes
+    )
+
+
+def _window(node: Node) -> Sequence[int]:
+    window = node.attrs.get("kernel_shape", ())
+    return [int(side) for side in window] if isinstance(window, tuple) else []
 
 
 class KernelPrior:
@@ -243,20 +277,26 @@ class KernelPrior:
             self._random.shuffle(turn)
             yield from (self._random.choice(line) for line in turn)
 
-    def networks(self, *, macs: tuple[float, float]) -> Iterator[Graph]:
+    def networks(self, *, macs: tuple[float, float], wide: float = 0.0) -> Iterator[Graph]:
         """Whole networks like those that kernels are taken from, all different.
 
         They end only when the families have no more.
 
         Args:
             macs: least and most multiply-adds of a network.
+            wide: share of networks that must have wide windows of stride 1, which plain draws
+                hardly contain. Others take their turn where no family has them.
         """
         found: set[str] = set()
         idle = 0
         while idle < _PATIENCE:
-            graph = self._drawn_network(next(self._turns))
+            wanted = math.floor((len(found) + 1) * wide) > math.floor(len(found) * wide)
+            wanted = wanted and idle < _PATIENCE // 2
+            graph = self._drawn_network(next(self._turns), wide=wanted)
             idle += 1
             if graph is None or hash_of(graph) in found:
+                continue
+            if wanted and _wide_windows(graph) < _LEAST_WIDE:
                 continue
             if macs[0] <= graph_totals(graph).macs <= macs[1]:
                 found.add(hash_of(graph))
@@ -268,8 +308,13 @@ class KernelPrior:
         graph = self._drawn_network(family)
         return [] if graph is None else split(graph, rules)
 
-    def _drawn_network(self, family: Family) -> Graph | None:
-        """A network of `family` with drawn sizes; None where these do not fit together."""
+    def _drawn_network(self, family: Family, *, wide: bool = False) -> Graph | None:
+        """A network of `family` with drawn sizes; None where these do not fit together.
+
+        Args:
+            family: what to build.
+            wide: whether all windows are redrawn, most of them wide.
+        """
         draw = self._random
         if family.resolution <= _TINY_IMAGE:
             resolution = draw.choice(_SMALL_RESOLUTIONS)
@@ -280,10 +325,12 @@ class KernelPrior:
         classes = None if published else round(math.exp(draw.uniform(*_LOG_CLASSES)))
         divisor = draw.choices(tuple(_DIVISORS), tuple(_DIVISORS.values()))[0]
         seed = draw.randrange(2**31)
-        if draw.random() < _REDRAWN:
+        if wide:
             design: Design = RandomDesign(
-                seed, change=_REDRAWN_KERNELS, divisor=divisor, classes=classes
+                seed, kernels=_WIDE_SIZES, change=1.0, divisor=divisor, classes=classes
             )
+        elif draw.random() < _REDRAWN:
+            design = RandomDesign(seed, change=_REDRAWN_KERNELS, divisor=divisor, classes=classes)
         else:
             width = math.exp(draw.uniform(*map(math.log, _WIDTHS)))
             design = Design(width, divisor, classes, seed)

@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from latfarm_predictors.features.costs import roofline_ms, winograd_3x3, winograd_ratio
+from latfarm_predictors.features.costs import roofline_ms
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -23,6 +23,7 @@ from latfarm_predictors.features.table_features import (
     residual_features,
     scheme_features,
 )
+from latfarm_predictors.features.winograd import winograd_3x3, winograd_ratio
 from latfarm_predictors.models.gaussian.posterior import matern
 
 NOISE = 0.01
@@ -31,6 +32,10 @@ _SCALE = float(np.exp(1.2))
 """Length scale of every feature before anything is measured: the mean of the prior of `search`."""
 _TILES = (8.0, 4.0, 1.0)
 """Tile sizes assumed before a roofline is fitted: output channels, input channels, rows."""
+
+_EDITION = 1
+"""Edition of the features by which kernels are picked. It stays, so that a campaign that is resumed
+with a later version picks the same kernels again."""
 
 Places = Callable[[Table], Array]
 """Gives the coordinates of n kernels in units of the process's length scales, shape (n, d)."""
@@ -74,7 +79,7 @@ class UnfittedPlaces:
 
 def _features(table: Table, vocabulary: Vocabulary) -> Array:
     base = np.log(roofline_ms(table))
-    shape = residual_features(table, base, np.log(winograd_ratio(table)), _TILES)
+    shape = residual_features(table, base, np.log(winograd_ratio(table, _EDITION)), _TILES)
     schemes = scheme_features(table, winograd_3x3(table))
     return np.concatenate([shape, vocabulary.columns(table), schemes], axis=1)
 

@@ -7,15 +7,15 @@ Eqs. 2, 3 and 9 choose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.features.mnn_backends import MnnBackend, cpu
-from latfarm_predictors.features.mnn_schemes import Schemes, choose
+from latfarm_predictors.features.mnn_schemes import MNN_3, PAPER, MnnTiles, Schemes, choose
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.op_sets import FREE_OPS
@@ -48,16 +48,23 @@ class MnnCost:
         schemes: whether to count the operations of the algorithm that MNN chooses, instead of those
             of the direct algorithm.
         scaled: whether `fit` learns one factor for all kernels: the median of measured / predicted.
+        tiles: the output tiles that Winograd's algorithm may use.
     """
 
     kind = "mnn-cost"
 
     def __init__(
-        self, backend: MnnBackend | None = None, *, schemes: bool = True, scaled: bool = False
+        self,
+        backend: MnnBackend | None = None,
+        *,
+        schemes: bool = True,
+        scaled: bool = False,
+        tiles: MnnTiles = MNN_3,
     ) -> None:
         self.backend = backend or cpu(1)
         self.schemes = schemes
         self.scaled = scaled
+        self.tiles = tiles
         self.factor = 1.0
         self.sigma = UNMEASURED_SIGMA
 
@@ -81,7 +88,7 @@ class MnnCost:
 
     def refit(self, workloads: Sequence[Workload] | Table, latency_ms: Array, noise: Array) -> Self:
         """See `Regressor.refit`."""
-        other = type(self)(self.backend, schemes=self.schemes, scaled=self.scaled)
+        other = type(self)(self.backend, schemes=self.schemes, scaled=self.scaled, tiles=self.tiles)
         return other.fit(workloads, latency_ms, noise)
 
     def predict(self, workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
@@ -91,7 +98,7 @@ class MnnCost:
 
     def cost_ms(self, table: Table) -> Array:
         """C_op of each kernel in milliseconds, shape (n,)."""
-        chosen = choose(table)
+        chosen = choose(table, self.tiles)
         counted = chosen.operations if self.schemes else chosen.multiplications
         cost = counted / self.backend.multiplications_per_ms + self.backend.schedule_ms
         return np.maximum(self.factor * cost, _LEAST_MS)
@@ -109,6 +116,7 @@ class MnnCost:
                 "backend": asdict(self.backend),
                 "schemes": self.schemes,
                 "scaled": self.scaled,
+                "tiles": asdict(self.tiles),
                 "factor": self.factor,
                 "sigma": self.sigma,
             },
@@ -118,13 +126,20 @@ class MnnCost:
     def from_state(cls, state: ModelState) -> Self:
         """See `Regressor.from_state`."""
         values = state.values
+        told = values.get("tiles")  # bundles of older versions have those of the paper
         model = cls(
             MnnBackend(**values["backend"]),
             schemes=bool(values["schemes"]),
             scaled=bool(values["scaled"]),
+            tiles=PAPER if told is None else _tiles_of(told),
         )
         model.factor, model.sigma = float(values["factor"]), float(values["sigma"])
         return model
+
+
+def _tiles_of(told: Mapping[str, Any]) -> MnnTiles:
+    """The output tiles that a state holds; a file has lists in the place of tuples."""
+    return MnnTiles(tuple(int(side) for side in told["input_sides"]), int(told["positions"]))
 
 
 def operators(graph: Graph) -> tuple[Table, list[str]]:
