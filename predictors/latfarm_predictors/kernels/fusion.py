@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
+from latfarm_predictors.kernels.composites import COMPOSITES
 
 Verdict = Literal["fused", "separate", "undecided"]
 """What is known about a pair of ops; "undecided": measurements did not settle it."""
@@ -46,6 +47,9 @@ class FusionRules:
         platform: whose rules they are.
         version: of the JSON format.
         attach_free_ops: whether a view (Flatten, Dropout...) belongs to the kernel of its producer.
+        whole: composites (`composites.COMPOSITES`) whose ops are one kernel wherever they occur.
+            Pairs name these kernels by the composite, as in "LayerNorm+Mul:const". Rules of older
+            campaigns have none.
 
     Raises:
         FusionRulesError: on construction, when a value is not allowed.
@@ -57,6 +61,7 @@ class FusionRules:
     platform: str = ""
     version: int = FORMAT
     attach_free_ops: bool = True
+    whole: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse values that are not allowed."""
@@ -70,6 +75,11 @@ class FusionRules:
                 raise FusionRulesError(
                     f"{name} is 0 (none), 1 (first) or 2 (last branch), not {value!r}"
                 )
+        unknown = sorted(self.whole.difference(COMPOSITES))
+        if unknown:
+            raise FusionRulesError(
+                f"{unknown[0]!r} in whole is no composite; known: {', '.join(COMPOSITES)}"
+            )
         for pair, verdict in self.pairs.items():
             if not (len(pair) == 2 and all(isinstance(op, str) and op for op in pair)):
                 raise FusionRulesError(f"{pair!r} is not a pair of ops")
@@ -113,6 +123,7 @@ class FusionRules:
             "multi_inbound": self.multi_inbound,
             "multi_outbound": self.multi_outbound,
             "attach_free_ops": self.attach_free_ops,
+            **({"whole": sorted(self.whole)} if self.whole else {}),
             "pairs": {"+".join(pair): self.pairs[pair] for pair in sorted(self.pairs)},
         }
 
@@ -127,7 +138,7 @@ class FusionRules:
             raise FusionRulesError(f"fusion rules are a JSON object, not {type(data).__name__}")
         if "format" not in data:
             raise FusionRulesError('fusion rules name their "format"; this version reads 1')
-        unknown = sorted(set(data) - set(FusionRules().to_json()))
+        unknown = sorted(set(data) - {*FusionRules().to_json(), "whole"})
         if unknown:
             raise FusionRulesError(f"fusion rules have no entry {unknown[0]!r}")
         listed = data.get("pairs", {})
@@ -142,6 +153,9 @@ class FusionRules:
         attach = data.get("attach_free_ops", True)
         if not isinstance(attach, bool):
             raise FusionRulesError(f'"attach_free_ops" is true or false, not {attach!r}')
+        whole = data.get("whole", [])
+        if not isinstance(whole, list) or not all(isinstance(name, str) for name in whole):
+            raise FusionRulesError(f'"whole" is a list of composites, not {whole!r}')
         return FusionRules(
             pairs=pairs,
             multi_inbound=data.get("multi_inbound", 0),
@@ -149,6 +163,7 @@ class FusionRules:
             platform=str(data.get("platform", "")),
             version=data["format"],
             attach_free_ops=attach,
+            whole=frozenset(whole),
         )
 
     def dumps(self) -> str:
