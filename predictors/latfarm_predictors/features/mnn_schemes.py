@@ -87,7 +87,9 @@ def choose(workloads: Sequence[Workload] | Table) -> Schemes:
     windowed = convolution & (table.area > 1)
     multiplications = np.where(table.macs > 0, table.macs, table.output_bytes / table.element_bytes)
     kind = np.select(
-        [pointwise | (families == "fc"), windowed], [float(MATRIX), float(SLIDING)], float(DIRECT)
+        [pointwise | np.isin(families, ("fc", "matmul")), windowed],
+        [float(MATRIX), float(SLIDING)],
+        float(DIRECT),
     )
     operations = multiplications.copy()
     tile, best = winograd_choice(table)

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
-from latfarm_predictors.kernels.composites import COMPOSITES
+from latfarm_predictors.kernels.composites import COMPOSITES, LAYER_NORM, RMS_NORM, UNITS
 
 Verdict = Literal["fused", "separate", "undecided"]
 """What is known about a pair of ops; "undecided": measurements did not settle it."""
@@ -28,6 +28,18 @@ Branch = Literal[0, 1, 2]
 
 FORMAT = 1
 """Version of the JSON format of fusion rules."""
+
+
+UNIT_PAIRS = (
+    (LAYER_NORM, "Mul:const"),
+    (LAYER_NORM, "Add:const"),
+    (RMS_NORM, "Mul:const"),
+    ("MatMul", "Add:const"),
+    ("MatMul", "Mul:const"),
+    ("MatMul", "Div:const"),
+)
+"""Pairs that `with_units` cuts out together: scale and bias of a norm, bias of a linear layer, and
+the scale of attention's scores."""
 
 
 @dataclass(frozen=True)
@@ -188,3 +200,15 @@ def all_pairs(ops: Iterable[str], verdict: str = "fused") -> dict[tuple[str, str
     """Every ordered pair of `ops` with the same verdict: a start for rules written by hand."""
     names = list(ops)
     return {(first, second): cast(Verdict, verdict) for first in names for second in names}
+
+
+def with_units(rules: FusionRules) -> FusionRules:
+    """The rules, with the parts of transformers cut out as the units that networks have them in.
+
+    Layer norms, RMS norms and Gelus become kernels of their own, and the pairs of `UNIT_PAIRS` that
+    are undecided run together. This needs no test: the time of several ops together is a kernel's
+    time too, whether or not the runtime runs them as one.
+    """
+    undecided = [pair for pair in UNIT_PAIRS if rules.verdict(*pair) == "undecided"]
+    joined = rules.replace_pairs(dict.fromkeys(undecided, "fused"))
+    return replace(joined, whole=joined.whole.union(UNITS))

@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from latfarm_predictors.errors import GraphError
+from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.graph.op_sets import FREE_OPS
 from latfarm_predictors.graph.totals import graph_totals
-from latfarm_predictors.kernels.families import family_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
@@ -31,37 +32,55 @@ from latfarm_controller.zoo.family import Family
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.35,
-        "grouped_conv": 0.04,
+        "conv": 0.32,
+        "grouped_conv": 0.03,
         "grouped_pointwise": 0.03,
-        "dwconv": 0.07,
+        "dwconv": 0.05,
         "unaligned_conv": 0.05,
         "unaligned_dwconv": 0.05,
         "wide_conv": 0.04,
         "wide_dwconv": 0.05,
-        "fc": 0.06,
-        "pool": 0.05,
-        "global_pool": 0.02,
-        "eltwise": 0.05,
-        "concat": 0.04,
-        "norm": 0.04,
-        "lrn": 0.02,
-        "softmax": 0.01,
+        "fc": 0.03,
+        "pool": 0.03,
+        "global_pool": 0.01,
+        "eltwise": 0.03,
+        "concat": 0.03,
+        "norm": 0.02,
+        "lrn": 0.01,
+        "softmax": 0.005,
         "move": 0.03,
+        "reduce": 0.01,
+        "view": 0.02,
+        "row_fc": 0.06,
+        "row_norm": 0.02,
+        "row_eltwise": 0.02,
+        "row_softmax": 0.015,
+        "matmul": 0.03,
+        "attention": 0.01,
     }
 )
 """Share of each kind of kernel in a draw. Kinds are workload families, and besides them kernels for
 which a runtime has other code and which plain draws hardly contain: grouped convolutions of 1 x 1
 (ShuffleNet has them; those of k x k are RegNet's), convolutions whose channels 4 does not divide,
 and windows beyond the 3 x 3 and 5 x 5 for which libraries have special code (LiteRT's quantised
-depthwise convolution of 9 x 9 takes several times as long as its work suggests)."""
+depthwise convolution of 9 x 9 takes several times as long as its work suggests). Kinds of rows are
+those of transformers: linear layers on tokens, norms, activations and softmaxes over the last axis.
+A view (Reshape) is a kernel only where the runtime's rules do not attach it to another."""
 MAX_BYTES = 600_000_000
 """Largest size of a kernel's weights and activations together."""
 MAX_MACS = 4_000_000_000
 """Most multiply-adds of a kernel."""
 
-_UNALIGNED, _WIDE = "unaligned_", "wide_"
-"""Beginnings of the names of kinds with unaligned channels and with wide windows."""
+_UNALIGNED, _WIDE, _ROWS = "unaligned_", "wide_", "row_"
+"""Beginnings of the names of kinds with unaligned channels, with wide windows, and of work on the
+rows of a matrix."""
+_LEAST_OF_AN_OP = 2
+"""Kernels of an op that was drawn less often than this are taken before others of their kind, so
+that no op of the families remains unmeasured."""
+_SPARE = 0.06
+"""Share of a draw that first kernels of an op may have beyond the share of their kind."""
+_TOKENS = (16, 32, 48, 64, 96, 128, 128, 160, 192, 256, 384)
+"""Lengths of the sequences of language models, in tokens; 128 is twice as likely as the others."""
 _LANES = 4
 """Channels that this number does not divide are unaligned."""
 _OWN_CODE = 5 * 5
@@ -89,10 +108,10 @@ _PUBLISHED_CLASSES = 0.7
 """Probability that the classifier has as many outputs as published."""
 _LOG_CLASSES = (2.3, 8.5)
 """Range of the logarithm of the number of outputs otherwise: 10 to 4,900."""
-_TURNS = {"synthetic": 4}
+_TURNS = {"synthetic": 6}
 """How many turns a lineage has, by the name of its first family; 1 for all others. The synthetic
 family has the constructions that no other family has."""
-_MOST_A_NETWORK = {"conv": 4}
+_MOST_A_NETWORK = {"conv": 3, "view": 1, "reduce": 1, "row_eltwise": 1, "row_softmax": 1}
 """Largest number of kernels of a kind that one network gives."""
 _MOST_OF_OTHERS = 2
 """Largest number of kernels of any other kind that one network gives."""
@@ -103,12 +122,20 @@ _PATIENCE = 60
 _TRIES = 3
 """Number of networks of a family that are drawn before the family is skipped for kinds that none of
 them had."""
+_DRAWN_TRIES = 16
+"""The same number for a drawn family, each of whose networks has other constructions."""
 
 
 def kind_of(kernel: Kernel) -> str:
-    """The kind of a kernel, a key of `SHARES`."""
+    """The kind of a kernel, a key of `SHARES`, for networks of batch size 1."""
+    work = workload(kernel)
+    family, op = work.family, main_op(kernel.type)
+    if family in ("fc", "eltwise", "norm", "softmax"):
+        flat = work.batch > 1 and work.in_h == work.in_w == 1
+        return _ROWS + family if flat else family
+    if family == "move" and op in FREE_OPS:
+        return "view"
     main = main_node(kernel.graph)
-    family = family_of(kernel.graph, main)
     if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
         return "grouped_pointwise"
     if family in ("conv", "dwconv"):
@@ -124,8 +151,8 @@ def kind_of(kernel: Kernel) -> str:
 
 
 def base_of(kind: str) -> str:
-    """The kind as a user names it, without the beginning for unaligned or wide kernels."""
-    return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE)
+    """The kind as a user names it, without the beginning for unaligned, wide or row kernels."""
+    return kind.removeprefix(_UNALIGNED).removeprefix(_WIDE).removeprefix(_ROWS)
 
 
 class KernelPrior:
@@ -158,6 +185,7 @@ class KernelPrior:
         self._random = random.Random(f"kernel prior {seed}")
         self._turns = self._endless_turns()
         self._drawn: set[str] = set()
+        self._ops: Counter[tuple[str, str]] = Counter()  # of the kernels drawn so far
         self._yields: dict[str, set[str]] = {}  # kind -> names of families that had such a kernel
         self._tried: Counter[str] = Counter()  # name of a family -> number of networks drawn
 
@@ -177,6 +205,7 @@ class KernelPrior:
         barred = frozenset(exclude)
         wanted = self._quotas(count, list(self._shares))
         idle = dict.fromkeys(self._shares, 0)
+        spare = int(_SPARE * count)
         found: list[Kernel] = []
         while len(found) < count:
             if not any(wanted.values()):
@@ -187,21 +216,22 @@ class KernelPrior:
             family = self._next_family(wanted)
             self._tried[family.name] += 1
             kernels = self._network(family, rules)
-            hits: dict[str, int] = {}
-            for kernel in self._heavy_first(kernels):
+            hits: Counter[str] = Counter()
+            for kernel in self._rare_first(self._heavy_first(kernels)):
                 kind = kind_of(kernel)
-                if kind not in wanted:
+                if kind not in wanted or len(found) == count:
                     continue
                 self._yields.setdefault(kind, set()).add(family.name)
-                if wanted[kind] == 0 or hits.get(kind, 0) >= _MOST_A_NETWORK.get(
-                    kind, _MOST_OF_OTHERS
-                ):
-                    continue
-                if self._is_new(kernel, barred):
+                most = _MOST_A_NETWORK.get(kind, _MOST_OF_OTHERS)
+                usual = wanted[kind] > 0 and hits[kind] < most
+                first = spare > 0 and not self._ops[_op_of(kernel)]
+                if (usual or first) and self._is_new(kernel, barred):
                     self._drawn.add(kernel.kernel_id)
+                    self._ops[_op_of(kernel)] += 1
                     found.append(kernel)
-                    hits[kind] = hits.get(kind, 0) + 1
-                    wanted[kind] -= 1
+                    hits[kind] += 1
+                    spare -= not usual
+                    wanted[kind] -= usual
             for kind, left in wanted.items():
                 if left:
                     idle[kind] = 0 if kind in hits else idle[kind] + 1
@@ -226,7 +256,8 @@ class KernelPrior:
         useful = {name for kind in missing for name in self._yields.get(kind, ())}
         for _ in range(_PATIENCE):
             family = next(self._turns)
-            if family.name in useful or self._tried[family.name] < _TRIES:
+            tries = _DRAWN_TRIES if family.drawn else _TRIES
+            if family.name in useful or self._tried[family.name] < tries:
                 break
         return family
 
@@ -271,7 +302,9 @@ class KernelPrior:
     def _drawn_network(self, family: Family) -> Graph | None:
         """A network of `family` with drawn sizes; None where these do not fit together."""
         draw = self._random
-        if family.resolution <= _TINY_IMAGE:
+        if family.task == "language":
+            resolution = draw.choice(_TOKENS)
+        elif family.resolution <= _TINY_IMAGE:
             resolution = draw.choice(_SMALL_RESOLUTIONS)
         else:
             usual = draw.random() < _USUAL
@@ -308,9 +341,18 @@ class KernelPrior:
 
         return sorted(kernels, key=key, reverse=True)
 
+    def _rare_first(self, kernels: list[Kernel]) -> list[Kernel]:
+        """The same order, but kernels of ops that were hardly drawn so far come first."""
+        return sorted(kernels, key=lambda kernel: self._ops[_op_of(kernel)] >= _LEAST_OF_AN_OP)
+
     def _is_new(self, kernel: Kernel, barred: frozenset[str]) -> bool:
         work = workload(kernel)
         size_bytes = work.input_bytes + work.output_bytes + work.weight_bytes
         if size_bytes > self._max_bytes or work.macs > self._max_macs:
             return False
         return kernel.kernel_id not in self._drawn and kernel.kernel_id not in barred
+
+
+def _op_of(kernel: Kernel) -> tuple[str, str]:
+    """Family and main op of a kernel: regressors know both."""
+    return workload(kernel).family, main_op(kernel.type)

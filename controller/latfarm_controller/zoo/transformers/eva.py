@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 
 from latfarm_controller.zoo.blocks import swish
@@ -20,16 +19,14 @@ _LAYERS = 12
 def eva02_tiny(b: GraphBuilder, x: str, design: Design) -> str:
     """EVA-02-Ti: 192 features in 3 heads, 512 in the perceptron.
 
-    Raises:
-        GraphError: height or width is not a whole number of patches.
+    Pixels beyond the last whole patch are left out.
     """
-    n, _, height, width = b.type_of(x).shape
-    if height % _PATCH or width % _PATCH:
-        raise GraphError(f"EVA-02 cuts an image into patches of {_PATCH} pixels: {height}x{width}")
+    n = b.type_of(x).shape[0]
     heads = design.heads(_HEADS)
     inside = design.channels(192, 2 * heads)
     x = b.conv(x, inside, _PATCH, _PATCH, "valid", bias=True)
-    patches = height * width // _PATCH**2
+    high, wide = b.type_of(x).shape[2:]
+    patches = high * wide
     x = b.transpose(b.reshape(x, (n, inside, patches)), (0, 2, 1))
     token = b.weight((1, 1, inside))
     if n > 1:
