@@ -32,26 +32,26 @@ from latfarm_controller.zoo.family import Family
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.32,
-        "grouped_conv": 0.03,
-        "grouped_pointwise": 0.03,
-        "dwconv": 0.05,
+        "conv": 0.345,
+        "grouped_conv": 0.025,
+        "grouped_pointwise": 0.025,
+        "dwconv": 0.06,
         "unaligned_conv": 0.05,
         "unaligned_dwconv": 0.05,
         "wide_conv": 0.04,
-        "wide_dwconv": 0.05,
-        "fc": 0.03,
-        "pool": 0.03,
+        "wide_dwconv": 0.055,
+        "fc": 0.025,
+        "pool": 0.025,
         "global_pool": 0.01,
         "eltwise": 0.03,
-        "concat": 0.03,
-        "norm": 0.02,
-        "lrn": 0.01,
+        "concat": 0.025,
+        "norm": 0.015,
+        "lrn": 0.005,
         "softmax": 0.005,
         "move": 0.03,
         "reduce": 0.01,
         "view": 0.02,
-        "row_fc": 0.06,
+        "row_fc": 0.055,
         "row_norm": 0.02,
         "row_eltwise": 0.02,
         "row_softmax": 0.015,
@@ -111,13 +111,13 @@ _LOG_CLASSES = (2.3, 8.5)
 _TURNS = {"synthetic": 6}
 """How many turns a lineage has, by the name of its first family; 1 for all others. The synthetic
 family has the constructions that no other family has."""
-_MOST_A_NETWORK = {"conv": 3, "view": 1, "reduce": 1, "row_eltwise": 1, "row_softmax": 1}
+_MOST_A_NETWORK = {"conv": 4, "view": 1, "reduce": 1, "row_eltwise": 1, "row_softmax": 1}
 """Largest number of kernels of a kind that one network gives."""
 _MOST_OF_OTHERS = 2
 """Largest number of kernels of any other kind that one network gives."""
 _WEIGHT = 0.5
 """Power of a kernel's work by which it is preferred within its network."""
-_PATIENCE = 60
+_PATIENCE = 90
 """Number of networks without a new kernel of a kind after which the kind has no more."""
 _TRIES = 3
 """Number of networks of a family that are drawn before the family is skipped for kinds that none of
@@ -203,9 +203,9 @@ class KernelPrior:
             exclude: ids of kernels that must not be drawn, for example those of held-out networks.
         """
         barred = frozenset(exclude)
-        wanted = self._quotas(count, list(self._shares))
-        idle = dict.fromkeys(self._shares, 0)
         spare = int(_SPARE * count)
+        wanted = self._quotas(count - spare, list(self._shares))
+        idle = dict.fromkeys(self._shares, 0)
         found: list[Kernel] = []
         while len(found) < count:
             if not any(wanted.values()):
@@ -264,15 +264,20 @@ class KernelPrior:
     def _endless_turns(self) -> Iterator[Family]:
         """Families without end: all lineages in a random order, again and again.
 
-        A turn takes a lineage and not a family, because most families are mobile networks.
+        A turn takes a lineage and not a family, because most families are mobile networks. The
+        families of a lineage come one after the other, in a random order.
         """
         lines: dict[frozenset[str], list[Family]] = {}
         for family in self._families:
             lines.setdefault(family.lineage, []).append(family)
-        turn = [line for line in lines.values() for _ in range(_TURNS.get(line[0].name, 1))]
+        turn = [key for key, line in lines.items() for _ in range(_TURNS.get(line[0].name, 1))]
+        left: dict[frozenset[str], list[Family]] = {}
         while True:
             self._random.shuffle(turn)
-            yield from (self._random.choice(line) for line in turn)
+            for key in turn:
+                if not left.get(key):
+                    left[key] = self._random.sample(lines[key], len(lines[key]))
+                yield left[key].pop()
 
     def networks(self, *, macs: tuple[float, float]) -> Iterator[Graph]:
         """Whole networks like those that kernels are taken from, all different.
