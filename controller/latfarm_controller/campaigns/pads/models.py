@@ -15,7 +15,7 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
-from latfarm_predictors.graph.op_sets import POOLS
+from latfarm_predictors.graph.op_sets import FREE_OPS, POOLS
 from latfarm_predictors.kernels.composites import LAYER_NORM, RMS_NORM
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
@@ -81,7 +81,12 @@ class Padded:
     own: frozenset[str]
 
     def fuses(self, rules: FusionRules) -> bool:
-        """Whether a part of the LUM runs in one kernel with a part of a pad."""
+        """Whether a part of the LUM runs in one kernel with a part of a pad.
+
+        A view does no work in its kernel, so that a LUM of views alone never does.
+        """
+        if all(node.op in FREE_OPS for node in self.graph.nodes if node.name in self.own):
+            return False
         return any(
             0 < len(self.own.intersection(kernel.node_names)) < len(kernel.node_names)
             for kernel in split(self.graph, rules)
