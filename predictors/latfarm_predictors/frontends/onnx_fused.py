@@ -96,9 +96,7 @@ def _multi_head(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
         raise UnsupportedError("MultiHeadAttention whose query, key or value is packed")
     if call.input(3):
         parts = _biased(em, parts, call.input(3))
-    return (
-        _mixed(em, call, (parts[0], parts[1], parts[2]), call.input(4), call.input(5)),
-    )
+    return (_mixed(em, call, (parts[0], parts[1], parts[2]), call.input(4), call.input(5)),)
 
 
 def _biased(em: Emitter, parts: list[str], bias: str) -> list[str]:
@@ -117,9 +115,7 @@ def _biased(em: Emitter, parts: list[str], bias: str) -> list[str]:
     return found
 
 
-def _mixed(
-    em: Emitter, call: OnnxCall, parts: tuple[str, str, str], mask: str, bias: str
-) -> str:
+def _mixed(em: Emitter, call: OnnxCall, parts: tuple[str, str, str], mask: str, bias: str) -> str:
     """Scaled dot-product attention of tokens, with a mask of keys and a bias of the scores."""
     heads = as_int(call.attrs.get("num_heads", 0), call.op, "num_heads")
     query, key, value = (in_heads(em, x, heads) for x in parts)

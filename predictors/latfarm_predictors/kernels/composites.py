@@ -154,7 +154,7 @@ class _Search:
         return (x, [difference, at]) if at is not None and self._input(at) == x else None
 
     def _gelu(self, anchor: int) -> Composite | None:
-        """x * (erf(x / sqrt 2) + 1) / 2 and its approximation by tanh, in any order of products."""
+        """X * (erf(x / sqrt 2) + 1) / 2 and its approximation by tanh, in any order of products."""
         graph = self._graph
         inner = self._erf_operand(anchor) if graph.nodes[anchor].op == "Erf" else None
         inner = self._tanh_operand(anchor) if graph.nodes[anchor].op == "Tanh" else inner
@@ -169,7 +169,9 @@ class _Search:
         multiplied = halved = False
         while not (multiplied and halved):
             reader = self._reader(tensor)
-            if reader is None or graph.nodes[reader].op != "Mul":
+            if reader is None or graph.nodes[reader].op not in _SCALES:
+                return None
+            if graph.nodes[reader].op == "Div" and graph.nodes[reader].inputs[0] != tensor:
                 return None
             other = next((t for t in graph.nodes[reader].inputs if t != tensor), tensor)
             half = self._scalar_op(other, "Mul")

@@ -86,7 +86,8 @@ class _Search:
         """Join the nodes of each composite that the rules call whole; it is named by its name."""
         for each in composites_of(self._graph) if self._rules.whole else ():
             joined = each.joined
-            if each.name not in self._rules.whole or any(len(self._members.get(i, ())) != 1 for i in joined):
+            free = all(len(self._members.get(index, ())) == 1 for index in joined)
+            if each.name not in self._rules.whole or not free:
                 continue
             for index in joined[1:]:
                 self._merge(joined[0], index)

@@ -126,7 +126,9 @@ ALL = (
     _convnext("convnext-femto", _timm(5_220_000, 0.79, 5.6, rounded=True)),
     _convnext("convnext-tiny", _timm(28_589_128, 4.47, 14.9), sampled=False),
     _efficientformer("efficientformer-l1", _timm(12_290_000, 1.30, 10.8, rounded=True)),
-    _efficientformer("efficientformer-l3", _timm(31_410_000, 3.93, 22.8, rounded=True), sampled=False),
+    _efficientformer(
+        "efficientformer-l3", _timm(31_410_000, 3.93, 22.8, rounded=True), sampled=False
+    ),
     _mobilevit("mobilevit-xxs", _timm(1_272_024, 0.42, 10.8)),
     _mobilevit("mobilevit-xs", _timm(2_317_848, 1.05, 26.3)),
     _mobilevit("mobilevit-s", _timm(5_578_632, 2.03, 32.6)),

@@ -1,4 +1,4 @@
-"""EfficientFormer (Li et al. 2022), as in timm: pools and convolutions, and attention at the end."""
+"""EfficientFormer (Li et al. 2022), as in timm: pools and convolutions, attention at the end."""
 
 from __future__ import annotations
 

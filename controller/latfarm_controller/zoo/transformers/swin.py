@@ -56,9 +56,7 @@ def _swin(
     return b.fc(x, design.classes())
 
 
-def _merged(
-    b: GraphBuilder, x: str, high: int, wide: int, features: int
-) -> tuple[str, int, int]:
+def _merged(b: GraphBuilder, x: str, high: int, wide: int, features: int) -> tuple[str, int, int]:
     """Patch merging: four neighbours become one token; gives the tokens and the size of the map."""
     n, _, inside = b.type_of(x).shape
     grid = b.reshape(x, (n, high, wide, inside))
@@ -115,9 +113,7 @@ def _masked(b: GraphBuilder, scores: str, size: tuple[int, int], window: int) ->
     return b.reshape(apart, shape)
 
 
-def _into_windows(
-    b: GraphBuilder, x: str, size: tuple[int, int], window: int, move: int
-) -> str:
+def _into_windows(b: GraphBuilder, x: str, size: tuple[int, int], window: int, move: int) -> str:
     """Tokens (N, T, C) as (N * windows, pixels of a window, C)."""
     n, _, c = b.type_of(x).shape
     high, wide = size
