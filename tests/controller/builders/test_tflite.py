@@ -30,6 +30,8 @@ NETWORKS = (
     *("efficientnet-b0", "ghostnet", "shufflenet-v2", "resnet50", "regnety-200mf", "nasbench201"),
     *("googlenet", "inception-v3", "densenet121", "xception", "repvgg-a0", "vovnet27-slim"),
     *("yolov5n", "yolov8n", "retinanet-r34", "vit-tiny", "mobilevit-xxs", "bert-tiny"),
+    *("deit-tiny", "eva02-tiny", "swin-tiny", "convnext-atto", "efficientformer-l1", "t5-tiny"),
+    "t5-v1.1-small",
 )
 
 

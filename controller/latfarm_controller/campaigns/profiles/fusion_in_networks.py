@@ -19,7 +19,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.op_sets import FREE_OPS
 from latfarm_predictors.kernels.composites import UNITS, Composite, composites_of
-from latfarm_predictors.kernels.fusion import FusionRules, Verdict
+from latfarm_predictors.kernels.fusion import UNIT_PAIRS, FusionRules, Verdict
 from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
@@ -86,11 +86,16 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
 
 
 def overruled(rules: FusionRules, seen: Mapping[Pair, Seen]) -> dict[Pair, Seen]:
-    """The pairs for which networks show the opposite of what the rules say."""
+    """The pairs for which networks show the opposite of what the rules say.
+
+    Pairs that are cut out together as a unit stay together, see `fusion.with_units`.
+    """
     return {
         pair: found
         for pair, found in sorted(seen.items())
-        if found.verdict != "undecided" and (found.verdict == "fused") != rules.fuses(*pair)
+        if found.verdict != "undecided"
+        and (found.verdict == "fused") != rules.fuses(*pair)
+        and not (pair in UNIT_PAIRS and rules.fuses(*pair))
     }
 
 
