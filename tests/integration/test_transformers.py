@@ -189,7 +189,11 @@ def exported(folder: Path, steps: Sequence[Step], opset: int, outputs: Sequence[
     domains = {"com.microsoft": "com.microsoft"}
     nodes = [
         helper.make_node(
-            op.rpartition("::")[2], ins, outs, domain=domains.get(op.partition("::")[0], ""), **attrs
+            op.rpartition("::")[2],
+            ins,
+            outs,
+            domain=domains.get(op.partition("::")[0], ""),
+            **attrs,
         )
         for op, ins, outs, attrs in steps
     ]
@@ -226,7 +230,7 @@ ATTENTION = [
     one("Transpose", "o1", "o2", perm=[0, 2, 1, 3]),
     one("Reshape", f"o2 i:1:{T}:{C}", "o3"),
     one("MatMul", f"o3 w2:{C}:{C}", "o4"),
-    one("Add", "v o4", "o5"),
+    one("Add", "vp o4", "o5"),
     one("Add", "x o5", "r"),
 ]
 LAYER_NORM = [
@@ -237,7 +241,7 @@ LAYER_NORM = [
     one("Add", "a4 n:1e-5", "a5"),
     one("Sqrt", "a5", "a6"),
     one("Div", "a2 a6", "a7"),
-    one("Mul", "a7 v", "a8"),
+    one("Mul", "a7 vs", "a8"),
     one("Add", "a8 vb", "h"),
 ]
 RMS_NORM = [
@@ -246,7 +250,7 @@ RMS_NORM = [
     one("Add", "a2 n:1e-6", "a3"),
     one("Sqrt", "a3", "a4"),
     one("Div", "x a4", "a5"),
-    one("Mul", "v a5", "h"),
+    one("Mul", "vs a5", "h"),
 ]
 GELU = [
     one("MatMul", f"r w3:{C}:{4 * C}", "g1"),
@@ -286,10 +290,10 @@ AROUND = [  # a class token is taken, tokens are rolled and joined again
 ]
 QUERIES = [one("MatMul", f"x w{i}:{C}:{C}", t) for i, t in enumerate("qkv")]
 WHOLE = {
-    "LayerNormalization": (17, [one("LayerNormalization", "x v vb", "y", axis=-1)]),
+    "LayerNormalization": (17, [one("LayerNormalization", "x vs vb", "y", axis=-1)]),
     "Gelu": (20, [one("Gelu", "x", "y")]),
     "Gelu by tanh": (20, [one("Gelu", "x", "y", approximate="tanh")]),
-    "RMSNormalization": (23, [one("RMSNormalization", "x v", "y", axis=-1)]),
+    "RMSNormalization": (23, [one("RMSNormalization", "x vs", "y", axis=-1)]),
     "Attention": (
         23,
         [*QUERIES, one("Attention", "q k v", "y", q_num_heads=HEADS, kv_num_heads=HEADS)],

@@ -331,3 +331,34 @@ def test_a_whole_profile(tmp_path: Path) -> None:
     assert found.fused_pairs == {("Conv", "Relu")}
     assert found.crash_ops == {"Celu"}
     assert found.model_format == "graph-json"
+
+
+def test_a_chain_runs_as_one_kernel_unless_it_is_read_in_between() -> None:
+    def nodes(*, leak: bool = False) -> dict[str, Any]:
+        ops = [
+            ("ReduceMean", ["x"], ["m"]),
+            ("Sub", ["x", "m"], ["c"]),
+            ("Pow", ["c", "two"], ["s"]),
+            ("Relu", ["x"], ["r"]),
+            ("Add", ["s", "eps"], ["y"]),
+        ]
+        shapes = {name: [1, 8, 16] for name in "xcsry"} | {"m": [1, 8, 1]}
+        kind = {"dtype": "float32", "shape": []}
+        return {
+            "inputs": ["x"],
+            "outputs": ["y", "r", *(["s"] if leak else [])],
+            "nodes": [
+                {"name": f"n{i}", "op": op, "inputs": ins, "outputs": outs}
+                for i, (op, ins, outs) in enumerate(ops)
+            ],
+            "weights": {"two": kind, "eps": kind},
+            "types": {name: {"dtype": "float32", "shape": s} for name, s in shapes.items()},
+        }
+
+    chain = ["ReduceMean", "Sub", "Pow", "Add"]
+    data = {"platform": "p", "fused_chains": [["Sub", "Pow"], chain]}
+    profile = BoardProfile.from_json(data)
+    assert sorted(true_kernels(nodes(), profile)) == [[0, 1, 2, 4], [3]]
+    assert sorted(true_kernels(nodes(leak=True), profile)) == [[0], [1, 2], [3], [4]]
+    joined = BoardProfile.from_json({**data, "fused_pairs": [["ReduceMean", "Relu"]]})
+    assert sorted(true_kernels(nodes(), joined)) == [[0, 1, 2, 4], [3]]

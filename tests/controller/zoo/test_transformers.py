@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
+from latfarm_controller.zoo.draws.dataset import TRANSFORMERS
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_controller.zoo.transformers.attention import attend, linear
 from latfarm_controller.zoo.transformers.catalogue import ALL
@@ -18,7 +20,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.kernels.families import FAMILIES
-from latfarm_predictors.kernels.fusion import FusionRules, all_pairs
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, with_units
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from numpy.typing import NDArray
@@ -257,3 +259,33 @@ def test_language_families_take_tokens() -> None:
     assert [graph.type_of(tensor).dtype for tensor in graph.inputs] == ["int64"] * 3
     assert {graph.type_of(tensor).shape for tensor in graph.inputs} == {(1, 128)}
     assert zoo.build("bert-tiny", resolution=64).name == "bert-tiny-64tokens"
+
+
+def test_the_families_that_judge_are_there_and_leave_relatives_for_calibration() -> None:
+    families = zoo.families()
+    judged = {line for name in TRANSFORMERS for line in families[name].lineage}
+    sampled = {line for f in ALL if f.sampled for line in f.lineage}
+    assert judged <= sampled == {line for family in ALL for line in family.lineage}
+    for name in TRANSFORMERS:
+        family = families[name]
+        kept = zoo.calibration_families(family.lineage)
+        assert not any(other.lineage & family.lineage for other in kept.values())
+
+
+def test_random_designs_change_the_number_of_heads() -> None:
+    def heads(graph: Graph) -> int:
+        scores = next(n for n in graph.nodes if n.op == "Softmax")
+        return graph.type_of(scores.outputs[0]).shape[1]
+
+    for name in ("deit-tiny", "bert-mini", "t5-tiny", "swin-tiny", "eva02-tiny"):
+        drawn = {heads(variant(name, seed, rule="wide")) for seed in range(6)}
+        assert len(drawn) > 1, name
+
+
+def test_kernels_of_transformers_are_drawn_with_many_lengths() -> None:
+    rules = with_units(FusionRules())
+    kernels = KernelPrior(seed=4, shares={"row_fc": 1.0, "matmul": 1.0}).draw(60, rules)
+    works = [workload(kernel) for kernel in kernels]
+    assert {work.family for work in works} == {"fc", "matmul"}
+    assert len({work.batch for work in works}) > 15
+    assert len({work.in_channels for work in works}) > 15

@@ -211,7 +211,10 @@ class _Edges:
         return rule_op(self._graph, self._graph.nodes[index]) if unit is None else unit.name
 
     def _head(self, index: int) -> str | None:
-        """The first op of the kernel that ends at this node; None if there are ops in between."""
+        """The first op of the kernel that ends at this node; None if there are ops in between.
+
+        Batch normalisations, views, and what belongs to a unit (`UNIT_PAIRS`) are none.
+        """
         graph, layer = self._graph, self._layer_of(index)
         unit = self._units.get(index)
         if unit is not None:
@@ -219,14 +222,13 @@ class _Edges:
             alone = maker is None or self._layer_of(maker) != layer
             return unit.name if alone else None
         node = graph.nodes[index]
-        while True:
-            before = [graph.positions[name] for name in node.inputs if name in graph.positions]
-            same = [i for i in before if self._layer_of(i) == layer]
-            if not same:
-                return rule_op(graph, node)
-            if node.op != "BatchNormalization" and node.op not in FREE_OPS:
-                return None
-            node = graph.nodes[same[0]]
+        before = [graph.positions[name] for name in node.inputs if name in graph.positions]
+        same = [i for i in before if self._layer_of(i) == layer]
+        if not same:
+            return rule_op(graph, node)
+        head = self._head(same[0])
+        passed = node.op == "BatchNormalization" or node.op in FREE_OPS
+        return head if passed or (head, rule_op(graph, node)) in UNIT_PAIRS else None
 
     def _names(self, first: int, second: int) -> Pair:
         nodes = self._graph.nodes
