@@ -186,17 +186,10 @@ def exported(folder: Path, steps: Sequence[Step], opset: int, outputs: Sequence[
             value = np.array([int(n) for n in rest], I64)
             value = value[0] if kind == "i0" else value
         held.append(onnx.numpy_helper.from_array(np.asarray(value), name))
-    domains = {"com.microsoft": "com.microsoft"}
-    nodes = [
-        helper.make_node(
-            op.rpartition("::")[2],
-            ins,
-            outs,
-            domain=domains.get(op.partition("::")[0], ""),
-            **attrs,
-        )
-        for op, ins, outs, attrs in steps
-    ]
+    nodes = []
+    for op, ins, outs, attrs in steps:
+        domain, _, name = op.rpartition("::")
+        nodes.append(helper.make_node(name, ins, outs, domain=domain, **attrs))
     value_of = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph import expansions
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.equivalences import network_hash_of
-from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.graph import AttrValue, Graph
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.kernels.composites import COMPOSITES, composites_of
 from latfarm_predictors.kernels.fusion import FusionRules, with_units
@@ -24,7 +24,7 @@ from latfarm_predictors.testing.plain_kernels import plain_split, plain_workload
 
 Make = Callable[[GraphBuilder, str], str]
 TOKENS = (1, 8, 16)
-LAST = {"axes": (2,), "keepdims": 1}
+LAST: Mapping[str, AttrValue] = {"axes": (2,), "keepdims": 1}
 
 
 def graph_of(make: Make, shape: tuple[int, ...] = TOKENS) -> Graph:
