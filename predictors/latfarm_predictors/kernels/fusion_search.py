@@ -9,7 +9,7 @@ from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
 from latfarm_predictors.kernels.composites import composites_of
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.fusion_ops import GATE, GATED, gate_of, rule_op
+from latfarm_predictors.kernels.fusion_ops import CONSTANT, GATE, GATED, gate_of, rule_op
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import Part, part_of
 
@@ -93,6 +93,20 @@ class _Search:
                 self._merge(joined[0], index)
             self._ops[joined[0]] = each.name
             self._closed.discard(joined[0])
+            self._join_tail(joined[0], self._graph.positions[each.result])
+
+    def _join_tail(self, head: int, last: int) -> None:
+        """Join the scale and the bias behind a composite, as far as the rules fuse them.
+
+        They join it before it joins the kernel of a producer, by whose name rules would ask then.
+        """
+        while len(self._readers[last]) == 1 and not self._is_output[last]:
+            (reader,) = self._readers[last]
+            constant = self._ops[reader].endswith(CONSTANT)
+            if not constant or not self._rules.fuses(self._ops[head], self._ops[reader]):
+                return
+            self._merge(head, reader)
+            last = reader
 
     def join_gates(self) -> list[int]:
         """Join each product of a tensor and its sigmoid that some op fuses as a whole activation.

@@ -49,6 +49,18 @@ class _PlainSearch:
                 self._groups = [g for g in self._groups if g[0] not in each.joined]
                 self._groups.append(list(each.joined))
                 self._whole[each.joined[0]] = each.name
+                self._join_tail(each.name, each.joined[0], self._graph.positions[each.result])
+
+    def _join_tail(self, name: str, head: int, last: int) -> None:
+        """Join the scale and the bias behind a composite, as far as the rules fuse them."""
+        readers = self._readers(last)
+        if len(readers) != 1 or self._is_output(last):
+            return
+        op = rule_op(self._graph, self._node(readers[0]))
+        if op.endswith(":const") and self._rules.fuses(name, op):
+            self._groups.remove([readers[0]])
+            self._group(head).append(readers[0])
+            self._join_tail(name, head, readers[0])
 
     def join_gates(self) -> list[int]:
         """Join products with a sigmoid that a rule fuses as a whole; returns those to part."""

@@ -20,7 +20,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.op_sets import FREE_OPS
 from latfarm_predictors.kernels.composites import UNITS, Composite, composites_of
 from latfarm_predictors.kernels.fusion import UNIT_PAIRS, FusionRules, Verdict
-from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
+from latfarm_predictors.kernels.fusion_ops import CONSTANT, GATED, gate_of, rule_op
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from latfarm_controller.campaigns.profiles.layer_names import with_own_activations
@@ -30,6 +30,9 @@ LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Numbers of edges and of networks below which the answer of the pair's own models stays."""
 LEAST_FUSED = 0.25
 """Share of fused edges from which the ops of a pair are cut out together."""
+
+_BEHIND_VIEWS = frozenset({"MatMul", "Transpose", "Slice", "Split"})
+"""Ops of transformers that run in one layer with a view before them without being one kernel."""
 
 Pair = tuple[str, str]
 """The names of two ops in fusion rules."""
@@ -201,9 +204,18 @@ class _Edges:
         edges = [s for s in dict.fromkeys(sources) if self._read_by(s, index)]
         within = [s for s in edges if self._layer_of(s) == own]
         for source in within[:1] or edges:
+            if self._is_view_before(source, index):
+                continue
             head = self._head(source)
             if own is not None and head is not None and self._layer_of(source) is not None:
                 yield (head, self._name(index)), bool(within)
+
+    def _is_view_before(self, source: int, index: int) -> bool:
+        """Whether a node is a view that begins a layer, before a product or a move."""
+        nodes = self._graph.nodes
+        if nodes[source].op not in FREE_OPS or nodes[index].op not in _BEHIND_VIEWS:
+            return False
+        return self._head(source) == nodes[source].op
 
     def _name(self, index: int) -> str:
         """The name of a node in rules, or of the composite that it is part of."""
@@ -213,7 +225,8 @@ class _Edges:
     def _head(self, index: int) -> str | None:
         """The first op of the kernel that ends at this node; None if there are ops in between.
 
-        Batch normalisations, views, and what belongs to a unit (`UNIT_PAIRS`) are none.
+        Batch normalisations, views, scales and biases are none. No kernel begins with a view: one
+        that runs in the layer of a product or a move behind it does not join the two.
         """
         graph, layer = self._graph, self._layer_of(index)
         unit = self._units.get(index)
@@ -224,11 +237,13 @@ class _Edges:
         node = graph.nodes[index]
         before = [graph.positions[name] for name in node.inputs if name in graph.positions]
         same = [i for i in before if self._layer_of(i) == layer]
+        if node.op in _BEHIND_VIEWS:
+            same = [i for i in same if graph.nodes[i].op not in FREE_OPS]
         if not same:
             return rule_op(graph, node)
         head = self._head(same[0])
         passed = node.op == "BatchNormalization" or node.op in FREE_OPS
-        return head if passed or (head, rule_op(graph, node)) in UNIT_PAIRS else None
+        return head if passed or rule_op(graph, node).endswith(CONSTANT) else None
 
     def _names(self, first: int, second: int) -> Pair:
         nodes = self._graph.nodes

@@ -32,7 +32,7 @@ from latfarm_controller.zoo.family import Family
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.345,
+        "conv": 0.3475,
         "grouped_conv": 0.025,
         "grouped_pointwise": 0.025,
         "dwconv": 0.06,
@@ -44,7 +44,7 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "pool": 0.025,
         "global_pool": 0.01,
         "eltwise": 0.03,
-        "concat": 0.02,
+        "concat": 0.0175,
         "norm": 0.015,
         "lrn": 0.005,
         "softmax": 0.005,

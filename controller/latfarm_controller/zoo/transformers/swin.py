@@ -61,9 +61,9 @@ def _merged(b: GraphBuilder, x: str, high: int, wide: int, features: int) -> tup
     n, _, inside = b.type_of(x).shape
     grid = b.reshape(x, (n, high, wide, inside))
     parts = []
+    rows = [b.slice(grid, (row,), (high,), (1,), (2,)) for row in (0, 1)]
     for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        part = b.slice(grid, (row,), (high,), (1,), (2,))
-        parts.append(b.slice(part, (column,), (wide,), (2,), (2,)))
+        parts.append(b.slice(rows[row], (column,), (wide,), (2,), (2,)))
     high, wide = high // 2, wide // 2
     joined = b.reshape(b.concat(parts, axis=3), (n, high * wide, 4 * inside))
     return linear(b, b.layer_norm(joined), features, bias=False), high, wide
