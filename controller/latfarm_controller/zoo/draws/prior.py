@@ -32,7 +32,7 @@ from latfarm_controller.zoo.family import Family
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.3475,
+        "conv": 0.3375,
         "grouped_conv": 0.025,
         "grouped_pointwise": 0.025,
         "dwconv": 0.06,
@@ -51,7 +51,7 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "move": 0.03,
         "reduce": 0.01,
         "view": 0.03,
-        "row_fc": 0.055,
+        "row_fc": 0.065,
         "row_norm": 0.02,
         "row_eltwise": 0.02,
         "row_softmax": 0.015,
