@@ -24,7 +24,7 @@ from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import drive
-from latfarm_controller.training.training import train
+from latfarm_controller.training.training_set import collect
 from latfarm_controller.zoo.draws.dataset import TRANSFORMERS
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
@@ -32,6 +32,7 @@ from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 pytestmark = pytest.mark.slow
@@ -113,9 +114,12 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> PlatformPredictor:
     outcome = campaign.outcome()
     record = CampaignRecord("c", "c", campaign.kind, PLATFORM, state="done", outcome=outcome)
     store.put_campaign(record)
-    made = train(store, PLATFORM, "c", folder / "bundle.zip")
+    data = collect(store, PLATFORM, "c")
     store.close()
-    return made
+    samples = PlatformSamples(
+        PLATFORM, data.rules, data.kernels, data.networks, data.call_overhead_ms
+    )
+    return fit_predictor(samples, baselines=False)
 
 
 def fallbacks(predictor: PlatformPredictor, graph: Graph) -> Counter[tuple[str, str]]:
