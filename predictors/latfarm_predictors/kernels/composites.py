@@ -11,7 +11,7 @@ A scale or a bias behind a norm is no part of it: runtimes differ there, and fus
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.op_sets import RESHAPES
@@ -45,6 +45,8 @@ class Composite:
         result: the tensor that it makes.
         around: indices of transposes that nothing else needs, before and behind an attention: a
             runtime that runs the attention as one kernel reads and writes through them.
+        inner: of a layer norm, what is left of it where the mean is taken off in another kernel: a
+            root mean square norm. A kernel's own graph shows nothing else.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Composite:
     source: str
     result: str
     around: tuple[int, ...] = ()
+    inner: Composite | None = None
 
     @property
     def joined(self) -> tuple[int, ...]:
@@ -77,9 +80,10 @@ def _composites(graph: Graph) -> tuple[Composite, ...]:
 
 
 def within(composites: Iterable[Composite], members: Iterable[int]) -> list[Composite]:
-    """The composites that lie wholly within some nodes."""
+    """The composites that lie wholly within some nodes, as the nodes' own graph would show them."""
     own = frozenset(members)
-    return [each for each in composites if own.issuperset(each.nodes)]
+    found = [each if own.issuperset(each.nodes) else each.inner for each in composites]
+    return [each for each in found if each is not None and own.issuperset(each.nodes)]
 
 
 _ANCHORS = frozenset({"Sqrt", "Erf", "Tanh", "Softmax"})
@@ -102,7 +106,10 @@ class _Search:
             found = self._attention(index)
         else:
             found = self._gelu(index)
-        return found if found is not None and self._is_closed(found) else None
+        for each in (found, None if found is None else found.inner):
+            if each is not None and self._is_closed(each):
+                return each
+        return None
 
     def _norm(self, root: int) -> Composite | None:
         """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), or the same without the mean."""
@@ -123,9 +130,11 @@ class _Search:
         nodes = [shifted[0], mean, square, root, *last]
         result = self._graph.nodes[last[-1]].outputs[0]
         source = self._centred(centred)
+        inner = _made(RMS_NORM, nodes, centred, result)
         if source is None:
-            return _made(RMS_NORM, nodes, centred, result)
-        return _made(LAYER_NORM, [*nodes, *source[1]], source[0], result)
+            return inner
+        whole = _made(LAYER_NORM, [*nodes, *source[1]], source[0], result)
+        return replace(whole, inner=inner)
 
     def _normalised(self, root: int, centred: str) -> list[int] | None:
         """The nodes that divide the centred tensor by the root."""

@@ -228,6 +228,23 @@ def test_kernels_and_workloads_are_those_of_the_plain_reference(
     assert sum(workload(k).macs for k in kernels) == macs_of(graph)
 
 
+def test_a_norm_whose_mean_is_taken_off_elsewhere_is_one_of_root_mean_squares() -> None:
+    pairs = FusionRules(
+        dict.fromkeys([("Pow", op) for op in ("ReduceMean", "Add:const", "Sqrt", "Div")], "fused"),
+        multi_inbound=1,
+    )
+    graph = graph_of(lambda b, x: norm(b, x))
+    kernels = split(graph, pairs)
+    assert [k.type for k in kernels] == [Kernel(k.graph).type for k in kernels]
+    assert [workload(k) for k in kernels] == [plain_workload(k) for k in plain_split(graph, pairs)]
+    b = GraphBuilder("leak")
+    x = b.input(TOKENS)
+    centred = b.sub(x, b.op("ReduceMean", [x], LAST))
+    squares = b.op("ReduceMean", [b.mul(centred, centred)], LAST)
+    root = b.op("Sqrt", [b.add(squares, b.scalar_like(x, 1e-5))])
+    assert names(b.build([b.div(centred, root), b.relu(centred)])) == ["RMSNorm"]
+
+
 def test_rules_keep_what_is_whole() -> None:
     assert FusionRules.loads(UNITS.dumps()) == UNITS
     assert "whole" not in FusionRules().to_json()  # rules of older campaigns stay as they were
