@@ -80,20 +80,27 @@ from benchmarks.unseen.verdicts import JudgedNetwork, judged_rows, summary
 
 FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
 """The twelve families of nn-Meter (Table 2), without its NAS cells."""
+TRANSFORMERS = dataset.TRANSFORMERS
+"""The transformers and hybrids that judge besides, with --transformers."""
 QUICK = {"kernels": 30, "networks": 9, "per_family": 1}
 """Sizes of a run that only shows that everything works."""
 
 # Options that a process of its own for each platform gets, too.
 HANDED_ON = (
     *("noise", "kernels", "networks", "per_family", "sampler", "seed", "report_seeds"),
-    *("unrelated", "quick", "home", "retrain"),
+    *("transformers", "unrelated", "quick", "home", "retrain"),
 )
 
 
-def judged_networks(per_family: int, seed: int) -> list[Graph]:
+def judged_families(transformers: bool) -> tuple[str, ...]:
+    """The names of the families that judge."""
+    return (*FAMILIES, *(TRANSFORMERS if transformers else ()))
+
+
+def judged_networks(per_family: int, seed: int, transformers: bool = False) -> list[Graph]:
     """Variants of each family whose multiply-adds are within `MACS`, then the light graphs."""
     found: list[Graph] = []
-    for name in FAMILIES:
+    for name in judged_families(transformers):
         number, kept = seed * 1000, 0
         while kept < per_family:
             number += 1
@@ -112,17 +119,18 @@ def family_of(graph: Graph) -> str:
     return graph.name.rpartition("-")[0] if graph.name.rpartition("-")[2].isdigit() else "light"
 
 
-def related_families(unrelated: bool) -> list[str]:
+def related_families(unrelated: bool, transformers: bool = False) -> list[str]:
     """The families that kernels and calibration are drawn from and that share a judged lineage."""
     if unrelated:
         return []
-    lines = judged_lineages()
+    lines = judged_lineages(transformers)
     return [n for n, family in zoo.calibration_families().items() if family.lineage & lines]
 
 
-def judged_lineages() -> frozenset[str]:
+def judged_lineages(transformers: bool = False) -> frozenset[str]:
     """The lineages of all judged networks."""
-    return frozenset(LINEAGES).union(*(zoo.families()[name].lineage for name in FAMILIES))
+    names = judged_families(transformers)
+    return frozenset(LINEAGES).union(*(zoo.families()[name].lineage for name in names))
 
 
 @contextmanager
@@ -158,10 +166,11 @@ def measure_seeds(
     anything is judged, so that it takes no time from predictions, and another may open its store.
     """
     found = {}
-    left_out = tuple(sorted(judged_lineages())) if options.unrelated else ()
+    lines = judged_lineages(options.transformers)
+    left_out = tuple(sorted(lines)) if options.unrelated else ()
     with controller() as client:
         for seed in options.report_seeds or [options.seed]:
-            graphs = judged_networks(options.per_family, seed)
+            graphs = judged_networks(options.per_family, seed, options.transformers)
             print(f"{platform}, seed {seed}: {len(graphs)} networks judge it", file=sys.stderr)
             task = JudgingTask(options.kernels, options.networks, options.sampler, seed, left_out)
             found[seed] = measure(client, platform, graphs, task)
@@ -200,7 +209,7 @@ def judge_seed(
         "retrained": options.retrain,
         "sampler": options.sampler,
         "seed": seed,
-        "related_families": related_families(options.unrelated),
+        "related_families": related_families(options.unrelated, options.transformers),
         "slow_core": read_provenance(bundle).get("slow_core"),
         "load": {**load_of(found.answers), "host_before_and_after_1m": list(found.host_load)},
         "bundle_digest": bundles.digest(bundle)[:16],
@@ -286,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="leave families related to judged ones out of all draws",
     )
+    add("--transformers", action="store_true", help="judge by transformers and hybrids as well")
     add("--quick", action="store_true", help="measure very little, to see that everything works")
     add("--home", type=Path, default=Path(".cache/bench-networks"), help="folder of all state")
     add("--retrain", action="store_true", help="fit again to what was measured before")

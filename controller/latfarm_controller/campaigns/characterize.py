@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules, with_units
 from pydantic import Field
 
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
@@ -323,7 +323,7 @@ class CharacterizeCampaign(PlannedCampaign):
 
     def _used_rules(self) -> FusionRules:
         if self._rules is None:
-            return self.fusion.rules()
+            return with_units(self.fusion.rules())
         return replace(self._rules, platform=self.platform)
 
     def outcome(self) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     overruled,
     put_right,
     seen_in_networks,
+    wholes_in_networks,
 )
 from latfarm_controller.campaigns.profiles.insight import (
     Insight,
@@ -220,7 +221,8 @@ def _as_networks_show(
     if record.config.get("rules") is not None:
         return rules, {}
     seen = seen_in_networks(found.profiled_networks)
-    return put_right(rules, seen), overruled(rules, seen)
+    wholes = wholes_in_networks(found.profiled_networks)
+    return put_right(rules, seen, wholes), overruled(rules, seen)
 
 
 def _measured_alone(

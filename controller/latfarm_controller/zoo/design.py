@@ -54,6 +54,10 @@ class Design:
         """The kernel size in place of `base`."""
         return base
 
+    def heads(self, base: int) -> int:
+        """The number of heads of attention in place of `base`."""
+        return base
+
     def _round(self, base: int, factor: float, multiple: int) -> int:
         if factor == 1.0 and base % multiple == 0:
             return base
@@ -101,4 +105,10 @@ class RandomDesign(Design):
         """The kernel size: `base`, or one that is drawn."""
         if self._random.random() < self._change:
             return self._random.choice(self._kernels)
+        return base
+
+    def heads(self, base: int) -> int:
+        """The number of heads: `base`, or half or twice as many."""
+        if self._random.random() < self._change:
+            return self._random.choice([max(1, base // 2), 2 * base])
         return base

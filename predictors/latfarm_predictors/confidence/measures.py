@@ -32,6 +32,7 @@ from latfarm_predictors.confidence.layer_confidence import (
     LayerIntervals,
     Metric,
 )
+from latfarm_predictors.confidence.too_wide import says_nothing
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array, Rows, Table, as_table
 from latfarm_predictors.intervals import normal_quantile, widened_quantile
@@ -58,6 +59,11 @@ class NetworkInterval:
     def relative_width(self) -> float:
         """Width divided by the prediction."""
         return (self.high_ms - self.low_ms) / self.latency_ms
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the interval is too wide to tell anything (`too_wide.MOST_WIDTH`)."""
+        return says_nothing(self.relative_width)
 
 
 @dataclass(frozen=True)

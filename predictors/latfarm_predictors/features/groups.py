@@ -19,7 +19,9 @@ from latfarm_predictors.graph.op_sets import FREE_OPS
 LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""
 _APART_ROWS = 30
-"""With fewer grouped convolutions than this, they are learned together with convolutions."""
+"""With fewer kernels than this, a group of `_JOINED` is learned together with another."""
+_JOINED = (("grouped_conv", "conv"), ("matmul", "fc"))
+"""Groups, each with the group that it is learned with while it has few kernels."""
 _MOST_STAND_INS = 6
 """The largest number of measured ops over which a kernel of an unmeasured op is averaged."""
 
@@ -41,6 +43,8 @@ _GROUPS: Mapping[str, str] = MappingProxyType(
         "grouped_conv": "grouped_conv",
         "dwconv": "dwconv",
         "fc": "fc",
+        "matmul": "matmul",
+        "attention": "matmul",
         "pool": "pool",
         "global_pool": "pool",
     }
@@ -52,7 +56,9 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "conv": ("grouped_conv", "dwconv"),
         "grouped_conv": ("conv", "dwconv"),
         "dwconv": ("grouped_conv", "conv"),
-        "fc": ("conv",),
+        "fc": ("matmul", "conv"),
+        "matmul": ("fc", "attention", "conv"),
+        "attention": ("matmul", "fc", "conv"),
         "pool": ("global_pool", "eltwise"),
         "global_pool": ("pool", "reduce"),
         "reduce": ("global_pool", "pool", "softmax", "eltwise"),
@@ -127,10 +133,11 @@ class Router:
                 _on(family_group(family, kind), elsewhere.get((family, op))), []
             ).append(row)
         joined = {name: name for name in rows}
-        few = len(rows.get("grouped_conv", ())) < _APART_ROWS
-        if few and "conv" in rows and "grouped_conv" in rows:
-            joined["grouped_conv"] = "conv"
-            rows["conv"] = sorted(rows["conv"] + rows.pop("grouped_conv"))
+        for name, other in _JOINED:
+            few = len(rows.get(name, ())) < _APART_ROWS
+            if few and name in rows and other in rows:
+                joined[name] = other
+                rows[other] = sorted(rows[other] + rows.pop(name))
         seen = Counter(zip(table.families, table.main_ops, strict=True))
         tokens: dict[str, set[str]] = {}
         for family, ops in zip(table.families, table.appended_ops, strict=True):

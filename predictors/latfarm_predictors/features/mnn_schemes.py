@@ -133,7 +133,9 @@ def choose(workloads: Sequence[Workload] | Table, tiles: MnnTiles = MNN_3) -> Sc
     windowed = convolution & (table.area > 1)
     multiplications = np.where(table.macs > 0, table.macs, table.output_bytes / table.element_bytes)
     kind = np.select(
-        [pointwise | (families == "fc"), windowed], [float(MATRIX), float(SLIDING)], float(DIRECT)
+        [pointwise | np.isin(families, ("fc", "matmul")), windowed],
+        [float(MATRIX), float(SLIDING)],
+        float(DIRECT),
     )
     operations = multiplications.copy()
     tile, best = winograd_choice(table, tiles)

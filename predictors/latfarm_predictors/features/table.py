@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
+from latfarm_predictors.kernels.composites import ATTENTION
 from latfarm_predictors.kernels.workload import NUMBER_FIELDS, TEXT_FIELDS, Workload
 
 Array = npt.NDArray[np.float64]
@@ -36,6 +37,9 @@ far below the largest double."""
 _CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
 """The families of convolutions."""
 
+_PRODUCTS = ("fc", "matmul", "attention")
+"""The families of matrix products."""
+
 _SIZES = 14
 """Number of leading number fields of a Workload that are sizes: batch to groups."""
 
@@ -45,7 +49,7 @@ def main_op(kernel_type: str) -> str:
     """The main op of a kernel type: the one whose sizes a workload has (`parts.main_index`)."""
     ops = kernel_type.split("+")
     for op in ops:
-        if op in MULTIPLYING:
+        if op in MULTIPLYING or op == ATTENTION:
             return op
     return next((op for op in ops if op not in FREE_OPS), ops[0])
 
@@ -165,7 +169,7 @@ class Table:
     @_Once
     def group_in(self) -> Array:
         """Input channels that one output channel reads; 1 where channels are not mixed."""
-        mixing = self.of_family(*_CONVOLUTIONS, "fc")
+        mixing = self.of_family(*_CONVOLUTIONS, *_PRODUCTS)
         return np.where(mixing, np.maximum(self.in_channels / self.conv_groups, 1.0), 1.0)
 
     @_Once

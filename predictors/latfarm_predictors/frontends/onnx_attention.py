@@ -23,7 +23,7 @@ def _attention(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
         raise UnsupportedError("Attention that gives its scores, or reads lengths of its sequences")
     flat = len(em.type_of(call.need(0)).shape) == 3
     query, key, value = (
-        _heads(em, call.need(index), _int(call, f"{who}_num_heads"))
+        in_heads(em, call.need(index), _int(call, f"{who}_num_heads"))
         for index, who in enumerate(("q", "kv", "kv"))
     )
     for x in (query, key, value):
@@ -93,7 +93,7 @@ def _band(em: Emitter, scores: str, past: int, left: int, right: int) -> str:
     return em.weight(TensorType(kind.dtype, (rows, columns)), recipe)
 
 
-def _heads(em: Emitter, x: str, heads: int) -> str:
+def in_heads(em: Emitter, x: str, heads: int) -> str:
     """A tensor [batch, length, heads * depth] as [batch, heads, length, depth]."""
     shape = em.type_of(x).shape
     if len(shape) != 3:
@@ -120,7 +120,7 @@ def _repeated(em: Emitter, x: str, heads: int) -> str:
 def _rotary(em: Emitter, call: OnnxCall) -> tuple[str, ...]:
     x = call.need(0)
     flat = len(em.type_of(x).shape) == 3
-    x = _heads(em, x, _int(call, "num_heads"))
+    x = in_heads(em, x, _int(call, "num_heads"))
     shape = em.type_of(x).shape
     if len(shape) != 4:
         raise GraphError("RotaryEmbedding: the input needs 3 or 4 dimensions")

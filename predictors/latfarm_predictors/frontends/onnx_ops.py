@@ -292,6 +292,7 @@ _CONVERT: Mapping[str, Convert] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
     "Trilu": _trilu,
     "RMSNormalization": _rms_norm,
+    "SimplifiedLayerNormalization": _rms_norm,  # onnxruntime's, in the standard domain
     "Mish": lambda em, call: (expansions.mish(em, call.need(0)),),
     "HardSwish": lambda em, call: (expansions.hard_swish(em, call.need(0)),),
     **dict.fromkeys(REDUCTIONS, _reduce),

@@ -23,6 +23,7 @@ from latfarm_predictors.frontends.onnx_constants import (
     tensor_constant,
 )
 from latfarm_predictors.frontends.onnx_file import ModelFile
+from latfarm_predictors.frontends.onnx_fused import FUSED
 from latfarm_predictors.frontends.onnx_int8 import MICROSOFT
 from latfarm_predictors.frontends.onnx_nodes import Emitter
 from latfarm_predictors.frontends.onnx_ops import convert
@@ -221,7 +222,7 @@ class Reader:
 
     def _read_node(self, node: Any, label: str, used: set[str]) -> None:
         emitter, op = self.emitter, node.op_type
-        own = None if node.domain in _STANDARD else MICROSOFT.get(op)
+        own = None if node.domain in _STANDARD else MICROSOFT.get(op, FUSED.get(op))
         if node.domain not in _STANDARD and (own is None or node.domain != "com.microsoft"):
             raise self._unsupported(
                 label, node, f"comes from domain {node.domain!r}", "export with standard ops alone"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS, FREE_OPS, POOLS, REDUCTIONS
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, FREE_OPS, POOLS, PRODUCTS, REDUCTIONS
+from latfarm_predictors.kernels.composites import ATTENTION, GELU, LAYER_NORM, RMS_NORM
 
 FAMILIES = (
     "conv",
@@ -23,13 +24,21 @@ FAMILIES = (
     "reduce",
     "move",
     "other",
+    "matmul",
+    "attention",
 )
-"""All families. Their order is part of fitted models: `context.marks_of` stores positions in it."""
+"""All families. Their order is part of fitted models: `context.marks_of` stores positions in it.
+
+`fc` is a product with a constant matrix, `matmul` one of two activations, as attention has them."""
 
 FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
     {
         "Gemm": "fc",
         "MatMul": "fc",
+        ATTENTION: "attention",
+        LAYER_NORM: "norm",
+        RMS_NORM: "norm",
+        GELU: "eltwise",
         "Concat": "concat",
         "LRN": "lrn",
         "Softmax": "softmax",
@@ -62,7 +71,8 @@ FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""The family of each op but convolutions, whose family depends on their groups (`family_of`).
+"""The family of each op and composite. Convolutions are missing, because their groups decide, and
+products of two activations are of the family "matmul" (`family_of`).
 
 An op that is not listed is of the family "other".
 """
@@ -70,9 +80,16 @@ An op that is not listed is of the family "other".
 
 def family_of(graph: Graph, node: Node) -> str:
     """The family of a node; one of FAMILIES."""
+    if node.op in PRODUCTS:
+        return "fc" if has_constant_matrix(graph, node) else "matmul"
     if node.op not in CONVOLUTIONS:
         return FAMILY_OF_OP.get(node.op, "other")
     groups = node.attrs.get("group", 1)
     if groups == 1:
         return "conv"
     return "dwconv" if groups == graph.type_of(node.inputs[0]).shape[1] else "grouped_conv"
+
+
+def has_constant_matrix(graph: Graph, node: Node) -> bool:
+    """Whether one of the two matrices that a product multiplies is a constant."""
+    return not graph.weights.keys().isdisjoint(node.inputs[:2])

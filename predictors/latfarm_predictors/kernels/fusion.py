@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from latfarm_predictors.errors import FusionRulesError
+from latfarm_predictors.kernels.composites import COMPOSITES, LAYER_NORM, RMS_NORM, UNITS
 
 Verdict = Literal["fused", "separate", "undecided"]
 """What is known about a pair of ops; "undecided": measurements did not settle it."""
@@ -27,6 +28,18 @@ Branch = Literal[0, 1, 2]
 
 FORMAT = 1
 """Version of the JSON format of fusion rules."""
+
+
+UNIT_PAIRS = (
+    (LAYER_NORM, "Mul:const"),
+    (LAYER_NORM, "Add:const"),
+    (RMS_NORM, "Mul:const"),
+    ("MatMul", "Add:const"),
+    ("MatMul", "Mul:const"),
+    ("MatMul", "Div:const"),
+)
+"""Pairs that `with_units` cuts out together: scale and bias of a norm, bias of a linear layer, and
+the scale of attention's scores."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,9 @@ class FusionRules:
         platform: whose rules they are.
         version: of the JSON format.
         attach_free_ops: whether a view (Flatten, Dropout...) belongs to the kernel of its producer.
+        whole: composites (`composites.COMPOSITES`) whose ops are one kernel wherever they occur.
+            Pairs name these kernels by the composite, as in "LayerNorm+Mul:const". Rules of older
+            campaigns have none.
 
     Raises:
         FusionRulesError: on construction, when a value is not allowed.
@@ -57,6 +73,7 @@ class FusionRules:
     platform: str = ""
     version: int = FORMAT
     attach_free_ops: bool = True
+    whole: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse values that are not allowed."""
@@ -70,6 +87,11 @@ class FusionRules:
                 raise FusionRulesError(
                     f"{name} is 0 (none), 1 (first) or 2 (last branch), not {value!r}"
                 )
+        unknown = sorted(self.whole.difference(COMPOSITES))
+        if unknown:
+            raise FusionRulesError(
+                f"{unknown[0]!r} in whole is no composite; known: {', '.join(COMPOSITES)}"
+            )
         for pair, verdict in self.pairs.items():
             if not (len(pair) == 2 and all(isinstance(op, str) and op for op in pair)):
                 raise FusionRulesError(f"{pair!r} is not a pair of ops")
@@ -113,6 +135,7 @@ class FusionRules:
             "multi_inbound": self.multi_inbound,
             "multi_outbound": self.multi_outbound,
             "attach_free_ops": self.attach_free_ops,
+            **({"whole": sorted(self.whole)} if self.whole else {}),
             "pairs": {"+".join(pair): self.pairs[pair] for pair in sorted(self.pairs)},
         }
 
@@ -127,7 +150,7 @@ class FusionRules:
             raise FusionRulesError(f"fusion rules are a JSON object, not {type(data).__name__}")
         if "format" not in data:
             raise FusionRulesError('fusion rules name their "format"; this version reads 1')
-        unknown = sorted(set(data) - set(FusionRules().to_json()))
+        unknown = sorted(set(data) - {*FusionRules().to_json(), "whole"})
         if unknown:
             raise FusionRulesError(f"fusion rules have no entry {unknown[0]!r}")
         listed = data.get("pairs", {})
@@ -142,6 +165,9 @@ class FusionRules:
         attach = data.get("attach_free_ops", True)
         if not isinstance(attach, bool):
             raise FusionRulesError(f'"attach_free_ops" is true or false, not {attach!r}')
+        whole = data.get("whole", [])
+        if not isinstance(whole, list) or not all(isinstance(name, str) for name in whole):
+            raise FusionRulesError(f'"whole" is a list of composites, not {whole!r}')
         return FusionRules(
             pairs=pairs,
             multi_inbound=data.get("multi_inbound", 0),
@@ -149,6 +175,7 @@ class FusionRules:
             platform=str(data.get("platform", "")),
             version=data["format"],
             attach_free_ops=attach,
+            whole=frozenset(whole),
         )
 
     def dumps(self) -> str:
@@ -173,3 +200,15 @@ def all_pairs(ops: Iterable[str], verdict: str = "fused") -> dict[tuple[str, str
     """Every ordered pair of `ops` with the same verdict: a start for rules written by hand."""
     names = list(ops)
     return {(first, second): cast(Verdict, verdict) for first in names for second in names}
+
+
+def with_units(rules: FusionRules) -> FusionRules:
+    """The rules, with the parts of transformers cut out as the units that networks have them in.
+
+    Layer norms, RMS norms and Gelus become kernels of their own, and the pairs of `UNIT_PAIRS` that
+    are undecided run together. This needs no test: the time of several ops together is a kernel's
+    time too, whether or not the runtime runs them as one.
+    """
+    undecided = [pair for pair in UNIT_PAIRS if rules.verdict(*pair) == "undecided"]
+    joined = rules.replace_pairs(dict.fromkeys(undecided, "fused"))
+    return replace(joined, whole=joined.whole.union(UNITS))

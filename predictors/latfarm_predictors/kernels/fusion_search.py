@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.composites import composites_of
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.fusion_ops import GATE, GATED, gate_of, rule_op
+from latfarm_predictors.kernels.fusion_ops import CONSTANT, GATE, GATED, gate_of, rule_op
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import Part, part_of
 
@@ -38,6 +39,7 @@ def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
         run.
     """
     search = _Search(graph, rules)
+    search.join_composites()
     whole = search.join_gates()
     search.run()
     search.part(whole)
@@ -54,6 +56,7 @@ class _Search:
     def __init__(self, graph: Graph, rules: FusionRules) -> None:
         nodes = graph.nodes
         self._rules = rules
+        self._graph = graph
         self._nodes = nodes
         self._ops = [self._rule_op(graph, node) for node in nodes]
         self._gates = {
@@ -78,6 +81,32 @@ class _Search:
         self._closed: set[int] = set()  # groups whose result a view reshapes: nothing more may join
         self._stale = [True] * len(nodes)  # heads that must be looked at again
         self._blocked: set[int] = set()  # heads that could not join only because of a cycle
+
+    def join_composites(self) -> None:
+        """Join the nodes of each composite that the rules call whole; it is named by its name."""
+        for each in composites_of(self._graph) if self._rules.whole else ():
+            joined = each.joined
+            free = all(len(self._members.get(index, ())) == 1 for index in joined)
+            if each.name not in self._rules.whole or not free:
+                continue
+            for index in joined[1:]:
+                self._merge(joined[0], index)
+            self._ops[joined[0]] = each.name
+            self._closed.discard(joined[0])
+            self._join_tail(joined[0], self._graph.positions[each.result])
+
+    def _join_tail(self, head: int, last: int) -> None:
+        """Join the scale and the bias behind a composite, as far as the rules fuse them.
+
+        They join it before it joins the kernel of a producer, by whose name rules would ask then.
+        """
+        while len(self._readers[last]) == 1 and not self._is_output[last]:
+            (reader,) = self._readers[last]
+            constant = self._ops[reader].endswith(CONSTANT)
+            if not constant or not self._rules.fuses(self._ops[head], self._ops[reader]):
+                return
+            self._merge(head, reader)
+            last = reader
 
     def join_gates(self) -> list[int]:
         """Join each product of a tensor and its sigmoid that some op fuses as a whole activation.

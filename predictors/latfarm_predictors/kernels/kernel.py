@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.kernels.parts import Part, part_of
+from latfarm_predictors.kernels.parts import Part, part_of, whole
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Kernel:
     """A kernel of a network, or one that was made to be measured.
 
     Its type is its ops joined in execution order, as "Conv+BatchNormalization+Relu"; the first op
-    decides which code runs (nn-Meter, section 4).
+    decides which code runs (nn-Meter, section 4). Ops that are one composite have its name, as
+    "LayerNorm+Mul+Add".
 
     Attributes:
         graph: its ops alone, with canonical names of tensors and nodes.
@@ -57,8 +58,8 @@ class Kernel:
 
     @cached_property
     def type(self) -> str:
-        """The ops in execution order, joined by "+"."""
-        return "+".join(node.op for node in self.graph.nodes)
+        """The ops in execution order, joined by "+"; composites by their names."""
+        return whole(self.graph).type
 
     @property
     def main(self) -> Node:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
+from latfarm_predictors.kernels.composites import Composite, composites_of, type_of, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,17 @@ class Part:
     Attributes:
         nodes: indices of its nodes, in an order in which they can run.
         node_names: names of its nodes.
-        type: ops of its nodes, joined by "+".
+        type: ops of its nodes, joined by "+"; a composite within it has its name in place of its
+            first op (`composites`).
         inputs: activations that it reads from outside, in the order of first use.
         weights: constants that it reads, in the order of first use.
         outputs: results that are read outside, or are results of the network; where there are none,
             the first result of its last node.
         main: index of its main node (`main_index`), whose sizes the workload tells.
-        main_input: first data operand of the main node; its first result if all operands are
-            weights.
-        main_output: first result of the main node.
+        main_op: op of the main node, or the composite whose first node it is.
+        main_input: first data operand of the main node or composite; its first result if all
+            operands are weights.
+        main_output: first result of the main node or composite.
         multiplying: indices of its convolutions and matrix products.
         fused_ops: number of nodes that do work besides the main one.
     """
@@ -40,6 +43,7 @@ class Part:
     weights: tuple[str, ...]
     outputs: tuple[str, ...]
     main: int
+    main_op: str
     main_input: str
     main_output: str
     multiplying: tuple[int, ...]
@@ -73,13 +77,15 @@ def part_of(graph: Graph, members: Sequence[int]) -> Part:
     )
     # nobody reads it: the first result of its last node stands for it
     outputs = outputs or (next(t for node in reversed(nodes) for t in node.outputs if t),)
-    return _part(members, nodes, tuple(inputs), tuple(weights), outputs)
+    inside = within(composites_of(graph), members)
+    return _part(members, nodes, tuple(inputs), tuple(weights), outputs, inside)
 
 
 def whole(graph: Graph) -> Part:
     """All nodes of `graph` as one part."""
     members = range(len(graph.nodes))
-    return _part(members, graph.nodes, graph.inputs, tuple(graph.weights), graph.outputs)
+    inside = composites_of(graph)
+    return _part(members, graph.nodes, graph.inputs, tuple(graph.weights), graph.outputs, inside)
 
 
 def main_node(graph: Graph) -> Node:
@@ -107,6 +113,7 @@ def _part(
     inputs: tuple[str, ...],
     weights: tuple[str, ...],
     outputs: tuple[str, ...],
+    inside: Sequence[Composite],
 ) -> Part:
     ops = [node.op for node in nodes]
     multiplying = tuple(
@@ -116,16 +123,24 @@ def _part(
     main = (multiplying or working or members)[0]
     node = nodes[members.index(main)]
     constants = frozenset(weights)
+    name, fused = node.op, len(working) - (1 if main in working else 0)
+    source = next((t for t in node.inputs if t and t not in constants), node.outputs[0])
+    result = node.outputs[0] or next(t for t in node.outputs if t)
+    for each in inside:
+        if main == each.nodes[0]:
+            name, source, result = each.name, each.source, each.result
+        fused -= sum(index in each.nodes[1:] for index in working)
     return Part(
         tuple(members),
         tuple([node.name for node in nodes]),
-        "+".join(ops),
+        type_of(members, ops, inside) if inside else "+".join(ops),
         inputs,
         weights,
         outputs,
         main,
-        next((t for t in node.inputs if t and t not in constants), node.outputs[0]),
-        node.outputs[0] or next(t for t in node.outputs if t),
+        name,
+        source,
+        result,
         multiplying,
-        len(working) - (1 if main in working else 0),
+        fused,
     )

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS
 from latfarm_predictors.graph.totals import bytes_of, node_macs
 from latfarm_predictors.kernels.families import FAMILY_OF_OP, family_of
 from latfarm_predictors.kernels.kernel import Kernel
@@ -24,14 +24,16 @@ class Workload(NamedTuple):
     Sizes count elements. Those of the input (`in_*`) and of the output (`out_*`) are those of the
     first data operand and of the first result of the main op (`parts.main_index`): axis 0 is the
     batch, axis 1 the channels, the last axis the width, and all axes between them together the
-    height. For `fc`, in and out channels are the matrix's and the batch counts its rows. Bytes are
-    those of the whole kernel.
+    height. For `fc`, `matmul` and `attention`, in and out channels are those of the (first) matrix
+    product and the batch counts its rows. A softmax or norm over the last axis, and work on each
+    element of tokens (N, T, C), has rows too: the batch counts them, and the channels are their
+    length. Bytes are those of the whole kernel.
 
     Attributes:
         family: of the main op; one of `families.FAMILIES`.
         type: all ops of the kernel in execution order, joined by "+".
         dtype: element type of the main op's input, as a numpy name.
-        groups: of a convolution; for `fc`, the number of different right-hand matrices.
+        groups: of a convolution; for products, the number of different right-hand matrices.
         macs: multiply-adds of all ops of the kernel; elementwise work counts none.
         input_bytes: size of all activations that the kernel reads.
         output_bytes: size of all results that it writes.
@@ -77,6 +79,12 @@ NUMBER_FIELDS = Workload._fields[TEXT_FIELDS:]
 """Names of the fields of a Workload that are numbers, in order."""
 
 
+_PRODUCT_FAMILIES = frozenset({"fc", "matmul", "attention"})
+"""Families whose main op is a matrix product."""
+_ROW_FAMILIES = frozenset({"eltwise", "norm", "softmax"})
+"""Families that may work on the rows of a matrix."""
+
+
 def workload(kernel: Kernel) -> Workload:
     """The workload of a kernel."""
     if kernel.origin is not None:  # its own graph need not be cut out for this
@@ -96,12 +104,18 @@ def workload_of(graph: Graph, part: Part) -> Workload:
     macs = 0
     for index in part.multiplying:
         macs += node_macs(graph, graph.nodes[index])
-    op = main.op
-    family = family_of(graph, main) if op in CONVOLUTIONS else FAMILY_OF_OP.get(op, "other")
-    if family == "fc":
-        batch, in_channels, out_channels = _matrix(graph, main, result.shape)
+    op = part.main_op
+    chosen = op in CONVOLUTIONS or op in PRODUCTS
+    family = family_of(graph, main) if chosen else FAMILY_OF_OP.get(op, "other")
+    if family in _PRODUCT_FAMILIES:
+        product = graph.type_of(main.outputs[0]).shape
+        batch, in_channels, out_channels = _matrix(graph, main, product)
         # how many different right-hand matrices there are
         groups = max(prod(graph.type_of(main.inputs[1]).shape[:-2]), 1)
+        in_h = in_w = out_h = out_w = 1
+    elif family in _ROW_FAMILIES and _works_on_rows(main, source.shape):
+        batch, in_channels = prod(source.shape[:-1]), source.shape[-1]
+        out_channels, groups = in_channels, 1
         in_h = in_w = out_h = out_w = 1
     else:
         batch, in_channels, in_h, in_w = _sizes(source.shape)
@@ -134,7 +148,7 @@ def workload_of(graph: Graph, part: Part) -> Workload:
 def configuration(work: Workload) -> dict[str, int | str]:
     """The fields of a workload that people look at: family, and the sizes that matter for it."""
     fields: dict[str, int | str] = {"family": work.family, "batch": work.batch}
-    if work.family == "fc":
+    if work.family in _PRODUCT_FAMILIES:
         fields |= {"in_features": work.in_channels, "out_features": work.out_channels}
         return fields | ({"matrices": work.groups} if work.groups > 1 else {})
     fields |= {"in_h": work.in_h, "in_w": work.in_w, "in_channels": work.in_channels}
@@ -168,6 +182,20 @@ def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, in
         value = attrs.get("size", 1)
         kernel_h = value if isinstance(value, int) else 1
     return kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w
+
+
+def _works_on_rows(main: Node, shape: Sequence[int]) -> bool:
+    """Whether an op treats its operand as rows of the last axis, as the ops of transformers do.
+
+    A tensor of three axes without an axis to reduce is taken for tokens (N, T, C).
+    """
+    rank = len(shape)
+    if rank < 3 or main.op in ("BatchNormalization", "InstanceNormalization"):
+        return False
+    axes = main.attrs.get("axes", main.attrs.get("axis"))
+    if isinstance(axes, int):
+        axes = (axes,)
+    return rank == 3 if not isinstance(axes, tuple) else axes == (rank - 1,)
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:

@@ -72,7 +72,7 @@ class NetworkKeys:
         return [pick(facts) for pick in self._picks]
 
 
-_PLAIN = (None,) * 5
+_PLAIN = (None,) * 7
 
 
 def _attributes(node: Node) -> tuple[AttrValue | None, ...]:
@@ -80,14 +80,15 @@ def _attributes(node: Node) -> tuple[AttrValue | None, ...]:
     if not node.attrs:
         return _PLAIN
     get = node.attrs.get
-    return get("group"), get("transA"), get("kernel_shape"), get("strides"), get("dilations")
+    window = get("kernel_shape"), get("strides"), get("dilations")
+    return get("group"), get("transA"), get("axis"), get("axes"), *window
 
 
 def _needed(graph: Graph, part: Part) -> tuple[Sequence[str], Sequence[int]]:
     """Tensors without weights whose types are part of the key, and nodes whose attributes are."""
     nodes = graph.nodes
     asked = tuple(dict.fromkeys([part.main, *part.multiplying]))
-    tensors = [*part.inputs, *part.outputs]
+    tensors = [*part.inputs, *part.outputs, part.main_input, part.main_output]
     for index in asked:
         tensors += [*graph.data_inputs(nodes[index]), *filter(None, nodes[index].outputs)]
     return tuple(dict.fromkeys(tensors)), asked

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS, RESHAPES
+from latfarm_predictors.kernels.composites import composites_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 from latfarm_predictors.kernels.kernel import Kernel, extract
@@ -19,6 +20,7 @@ from latfarm_predictors.kernels.workload import Workload, workload
 def plain_split(graph: Graph, rules: FusionRules) -> list[Kernel]:
     """The kernels that `fusion_search.split` must return; each is checked to be convex."""
     search = _PlainSearch(graph, rules)
+    search.join_composites()
     whole = search.join_gates()
     while any([search.fuse(head) for head in range(len(graph.nodes))]):
         pass
@@ -38,6 +40,27 @@ class _PlainSearch:
         self._graph = graph
         self._rules = rules
         self._groups = [[index] for index in range(len(graph.nodes))]
+        self._whole: dict[int, str] = {}  # first node of a composite -> the name of the composite
+
+    def join_composites(self) -> None:
+        """Join the nodes of each composite that the rules call whole."""
+        for each in composites_of(self._graph):
+            if each.name in self._rules.whole and all([i] in self._groups for i in each.joined):
+                self._groups = [g for g in self._groups if g[0] not in each.joined]
+                self._groups.append(list(each.joined))
+                self._whole[each.joined[0]] = each.name
+                self._join_tail(each.name, each.joined[0], self._graph.positions[each.result])
+
+    def _join_tail(self, name: str, head: int, last: int) -> None:
+        """Join the scale and the bias behind a composite, as far as the rules fuse them."""
+        readers = self._readers(last)
+        if len(readers) != 1 or self._is_output(last):
+            return
+        op = rule_op(self._graph, self._node(readers[0]))
+        if op.endswith(":const") and self._rules.fuses(name, op):
+            self._groups.remove([readers[0]])
+            self._group(head).append(readers[0])
+            self._join_tail(name, head, readers[0])
 
     def join_gates(self) -> list[int]:
         """Join products with a sigmoid that a rule fuses as a whole; returns those to part."""
@@ -108,7 +131,8 @@ class _PlainSearch:
 
     def _may_follow(self, group: Sequence[int], head: int) -> bool:
         nodes = self._graph.nodes
-        closed = any(nodes[member].op in RESHAPES for member in group[1:])
+        own = {i for c in composites_of(self._graph) if group[0] in self._whole for i in c.nodes}
+        closed = any(nodes[m].op in RESHAPES for m in group[1:] if m not in own)
         first, second = self._name(group), self._name(self._group(head))
         return not closed and self._rules.fuses(first, second)
 
@@ -116,6 +140,8 @@ class _PlainSearch:
         """The name of a group in rules: that of its first op, or of an activation of two ops."""
         graph = self._graph
         first = graph.nodes[group[0]]
+        if group[0] in self._whole:
+            return self._whole[group[0]]
         name = rule_op(graph, first)
         known = {op for pair in self._rules.pairs for op in pair}
         if any(gate_of(graph, graph.nodes[member]) == group[0] for member in group):

@@ -356,3 +356,34 @@ def test_data_that_a_cache_has_lost_are_read_again(make_graph: MakeGraph) -> Non
     )
     with pytest.raises(ValueError, match="cache_bytes_per_ms: must not be negative"):
         BoardProfile.from_json({"platform": "sim", "cache_bytes_per_ms": -1})
+
+
+def test_a_chain_runs_as_one_kernel_unless_it_is_read_in_between() -> None:
+    def nodes(*, leak: bool = False) -> dict[str, Any]:
+        ops = [
+            ("ReduceMean", ["x"], ["m"]),
+            ("Sub", ["x", "m"], ["c"]),
+            ("Pow", ["c", "two"], ["s"]),
+            ("Relu", ["x"], ["r"]),
+            ("Add", ["s", "eps"], ["y"]),
+        ]
+        shapes = {name: [1, 8, 16] for name in "xcsry"} | {"m": [1, 8, 1]}
+        kind = {"dtype": "float32", "shape": []}
+        return {
+            "inputs": ["x"],
+            "outputs": ["y", "r", *(["s"] if leak else [])],
+            "nodes": [
+                {"name": f"n{i}", "op": op, "inputs": ins, "outputs": outs}
+                for i, (op, ins, outs) in enumerate(ops)
+            ],
+            "weights": {"two": kind, "eps": kind},
+            "types": {name: {"dtype": "float32", "shape": s} for name, s in shapes.items()},
+        }
+
+    chain = ["ReduceMean", "Sub", "Pow", "Add"]
+    data = {"platform": "p", "fused_chains": [["Sub", "Pow"], chain]}
+    profile = BoardProfile.from_json(data)
+    assert sorted(true_kernels(nodes(), profile)) == [[0, 1, 2, 4], [3]]
+    assert sorted(true_kernels(nodes(leak=True), profile)) == [[0], [1, 2], [3], [4]]
+    joined = BoardProfile.from_json({**data, "fused_pairs": [["ReduceMean", "Relu"]]})
+    assert sorted(true_kernels(nodes(), joined)) == [[0, 1, 2, 4], [3]]

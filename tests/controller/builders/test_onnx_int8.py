@@ -79,7 +79,7 @@ def test_every_op_is_valid_and_near_in_int8(small_graph: Graph) -> None:
         *("squeezenet", "mobilenet-v2", "mobilenet-v3-small", "shufflenet-v2", "ghostnet"),
         *("efficientnet-b0", "resnet18", "densenet121", "googlenet", "mobileone-s0", "repvgg-a0"),
         *("regnety-200mf", "nasbench201", "yolov5n", "yolov8n", "vit-tiny", "mobilevit-xxs"),
-        "bert-tiny",
+        *("bert-tiny", "deit-tiny", "eva02-tiny", "swin-tiny", "convnext-atto"),
     ],
 )
 def test_logits_keep_twenty_decibels(name: str, small_network: Callable[[str], Graph]) -> None:

@@ -21,6 +21,8 @@ NETWORKS = (
     *("alexnet", "mobilenet-v3-small", "shufflenet-v2", "resnet18", "regnety-200mf", "googlenet"),
     *("densenet121", "efficientnet-b0", "nasbench201", "yolov5n", "yolov8n", "retinanet-r34"),
     *("vit-tiny", "mobilevit-xxs", "bert-tiny"),
+    *("deit-tiny", "eva02-tiny", "swin-tiny", "convnext-atto", "efficientformer-l1", "t5-tiny"),
+    "t5-v1.1-small",
 )
 
 

@@ -55,6 +55,7 @@ NETWORKS = (
     *("alexnet", "mobilenet-v2", "mobilenet-v3-large", "efficientnet-b0", "shufflenet-v2"),
     *("resnet50", "regnety-200mf", "googlenet", "densenet121", "xception", "vovnet27-slim"),
     *("retinanet-r34", "vit-tiny", "mobilevit-xxs", "bert-tiny"),
+    *("deit-tiny", "swin-tiny", "convnext-atto", "efficientformer-l1", "t5-tiny"),
 )
 
 

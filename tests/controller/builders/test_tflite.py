@@ -20,7 +20,7 @@ from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.frontends.onnx import read_onnx
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules, with_units
 
 Run = Callable[[bytes, Graph], list[Any]]
 
@@ -30,6 +30,8 @@ NETWORKS = (
     *("efficientnet-b0", "ghostnet", "shufflenet-v2", "resnet50", "regnety-200mf", "nasbench201"),
     *("googlenet", "inception-v3", "densenet121", "xception", "repvgg-a0", "vovnet27-slim"),
     *("yolov5n", "yolov8n", "retinanet-r34", "vit-tiny", "mobilevit-xxs", "bert-tiny"),
+    *("deit-tiny", "eva02-tiny", "swin-tiny", "convnext-atto", "efficientformer-l1", "t5-tiny"),
+    "t5-v1.1-small",
 )
 
 
@@ -73,7 +75,7 @@ def test_real_networks_agree_with_onnxruntime(
 
 
 def test_kernels_agree_with_onnxruntime(run_onnx: Run, lite: Any) -> None:
-    for kernel in KernelPrior(seed=5, max_bytes=3_000_000).draw(60, FusionRules.none()):
+    for kernel in KernelPrior(seed=5, max_bytes=3_000_000).draw(60, with_units(FusionRules.none())):
         expected = run_onnx(build_onnx(kernel.graph), kernel.graph)
         found = lite(build_tflite(kernel.graph)).run(kernel.graph)
         assert worst(expected, found) < 1e-4, kernel.type

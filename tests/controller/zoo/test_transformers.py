@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from latfarm_controller import zoo
 from latfarm_controller.builders import build
+from latfarm_controller.zoo.draws.dataset import TRANSFORMERS
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_controller.zoo.transformers.attention import attend, linear
 from latfarm_controller.zoo.transformers.catalogue import ALL
@@ -18,14 +20,15 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.kernels.families import FAMILIES
-from latfarm_predictors.kernels.fusion import FusionRules, all_pairs
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, with_units
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from numpy.typing import NDArray
 
 NAMES = [family.name for family in ALL]
+VARIED = [name for name in NAMES if name not in ("convnext-tiny", "efficientformer-l3")]
 VISION = [family.name for family in ALL if family.task != "language"]
-BERT = [family.name for family in ALL if family.task == "language"]
+LANGUAGE = [family.name for family in ALL if family.task == "language"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -55,7 +58,8 @@ def feed_of(graph: Graph) -> Arrays:
 
 
 def size_of(name: str) -> int:
-    return 16 if name in BERT else 64
+    """A small resolution at which a family can be built."""
+    return 16 if name in LANGUAGE else 56 if name == "eva02-tiny" else 64
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +84,7 @@ def test_outputs_are_finite_on_any_batch(name: str) -> None:
         assert 0.1 < made.std() < 100
 
 
-@pytest.mark.parametrize("name", ["vit-tiny", "mobilevit-xxs", "bert-tiny"])
+@pytest.mark.parametrize("name", VARIED)
 @pytest.mark.parametrize("seed", range(3))
 def test_variants_run(name: str, seed: int) -> None:
     graph = variant(name, seed, resolutions=(size_of(name),))
@@ -139,6 +143,15 @@ def test_with_norms_the_multiply_adds_are_exactly_those_of_the_benchmark(
     gmacs = {
         "vit-tiny": 1.26,
         "vit-small": 4.61,
+        "deit-tiny": 1.27,
+        "deit-small": 4.63,
+        "eva02-tiny": 1.7,
+        "swin-tiny": 4.51,
+        "convnext-atto": 0.55,
+        "convnext-femto": 0.79,
+        "convnext-tiny": 4.47,
+        "efficientformer-l1": 1.3,
+        "efficientformer-l3": 3.93,
         "mobilevit-xxs": 0.42,
         "mobilevit-xs": 1.05,
         "mobilevit-s": 2.03,
@@ -184,7 +197,7 @@ def test_products_of_attention_are_batched_matrices_in_the_workload() -> None:
     told = [
         (w.in_channels, w.out_channels, w.batch, w.groups, w.inputs, w.macs)
         for w in works
-        if w.family == "fc"
+        if w.family in ("fc", "matmul")
     ]
     assert sorted(told) == [
         (4, 5, 2 * 3 * 5, 2 * 3, 2, 2 * 3 * 5 * 5 * 4),  # scores
@@ -246,3 +259,33 @@ def test_language_families_take_tokens() -> None:
     assert [graph.type_of(tensor).dtype for tensor in graph.inputs] == ["int64"] * 3
     assert {graph.type_of(tensor).shape for tensor in graph.inputs} == {(1, 128)}
     assert zoo.build("bert-tiny", resolution=64).name == "bert-tiny-64tokens"
+
+
+def test_the_families_that_judge_are_there_and_leave_relatives_for_calibration() -> None:
+    families = zoo.families()
+    judged = {line for name in TRANSFORMERS for line in families[name].lineage}
+    sampled = {line for f in ALL if f.sampled for line in f.lineage}
+    assert judged <= sampled == {line for family in ALL for line in family.lineage}
+    for name in TRANSFORMERS:
+        family = families[name]
+        kept = zoo.calibration_families(family.lineage)
+        assert not any(other.lineage & family.lineage for other in kept.values())
+
+
+def test_random_designs_change_the_number_of_heads() -> None:
+    def heads(graph: Graph) -> int:
+        scores = next(n for n in graph.nodes if n.op == "Softmax")
+        return graph.type_of(scores.outputs[0]).shape[1]
+
+    for name in ("deit-tiny", "bert-mini", "t5-tiny", "swin-tiny", "eva02-tiny"):
+        drawn = {heads(variant(name, seed, rule="wide")) for seed in range(6)}
+        assert len(drawn) > 1, name
+
+
+def test_kernels_of_transformers_are_drawn_with_many_lengths() -> None:
+    rules = with_units(FusionRules())
+    kernels = KernelPrior(seed=4, shares={"row_fc": 1.0, "matmul": 1.0}).draw(60, rules)
+    works = [workload(kernel) for kernel in kernels]
+    assert {work.family for work in works} == {"fc", "matmul"}
+    assert len({work.batch for work in works}) > 15
+    assert len({work.in_channels for work in works}) > 15

@@ -70,6 +70,13 @@ def test_relatives_share_a_lineage() -> None:
         ("shufflenet-v2", "shufflenet-v2-0.5x", "shufflenet-v2-2.0x"),
         ("efficientnet-b0", "efficientnet-b4"),
         ("regnetx-200mf", "regnety-800mf"),
+        ("vit-tiny", "vit-small", "deit-tiny", "deit-small", "eva02-tiny"),
+        ("swin-tiny",),
+        ("mobilevit-xxs", "mobilevit-xs", "mobilevit-s"),
+        ("convnext-atto", "convnext-tiny"),
+        ("efficientformer-l1", "efficientformer-l3"),
+        ("bert-tiny", "bert-mini", "bert-small"),
+        ("t5-tiny", "t5-mini", "t5-v1.1-small"),
     ):
         shared = frozenset.intersection(*(zoo.families()[name].lineage for name in names))
         assert shared, names

@@ -62,7 +62,7 @@ def test_convolution() -> None:
         (lambda b, x: b.conv_transpose(x, 4, 4, 2), "conv", 2 * 8 * 36 * 4 * 16),
         (lambda b, x: b.fc(b.reshape(x, (4, -1)), 5), "fc", 4 * 144 * 5),
         (lambda b, x: b.matmul(x, b.weight((6, 7))), "fc", 2 * 8 * 6 * 7 * 6),
-        (lambda b, x: b.matmul(x, b.transpose(x, (0, 1, 3, 2))), "fc", 2 * 8 * 6 * 6 * 6),
+        (lambda b, x: b.matmul(x, b.transpose(x, (0, 1, 3, 2))), "matmul", 2 * 8 * 6 * 6 * 6),
         (lambda b, x: b.relu(b.add(x, x)), "eltwise", 0),
         (lambda b, x: b.max_pool(x, 3), "pool", 0),
         (lambda b, x: b.global_avg_pool(x), "global_pool", 0),

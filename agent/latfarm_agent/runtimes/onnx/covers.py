@@ -35,6 +35,8 @@ has the name of the kernel."""
 _SUM_INPUT = 3  # index of the input that a convolution with a fused sum adds to its result
 _GATED = {"HardSwish": "HardSigmoid", "Swish": "Sigmoid", "Silu": "Sigmoid", "QuickGelu": "Sigmoid"}
 """Activations that multiply a tensor by a sigmoid of itself -> the op of that sigmoid."""
+_GELUS = ("Gelu", "QuickGelu", "FastGelu")
+"""Kernels that the optimiser makes of several nodes. In blocked layout results are renamed."""
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _CONVERSIONS = (_QUANTIZE, _DEQUANTIZE)
 _CLIPPING = ("Relu", "Clip")
@@ -183,7 +185,28 @@ class _Names:
         name = known_name(node.name, self._by_name)
         if name in self._by_name and not _BLOCKED.match(node.name):
             return self._by_name[name].outputs
+        if node.op in _GELUS and node.inputs:
+            behind = self._gelu_behind(alias.get(node.inputs[0], node.inputs[0]))
+            if behind:
+                return [behind]
         return [self._inside_blocked(node, alias) or ""]
+
+    def _gelu_behind(self, source: str) -> str:
+        """Return the result of the Gelu of a tensor that the model has in several nodes, or ""."""
+        inner = [node for node in self._reading(source) if node.op in ("Div", "Mul")]
+        erfs = [erf for node in inner for erf in self._reading(node.outputs[0], "Erf")]
+        if not erfs:
+            return ""
+        inside = {source, *(node.outputs[0] for node in inner), erfs[0].outputs[0]}
+        tensor = erfs[0].outputs[0]
+        while True:
+            readers = self._reading(tensor)
+            if len(readers) != 1 or readers[0].op not in ("Add", "Mul", "Div"):
+                return tensor
+            if not self._varying.intersection(readers[0].inputs) <= inside:
+                return tensor
+            tensor = readers[0].outputs[0]
+            inside.add(tensor)
 
     def _inside_blocked(self, node: WireNode, alias: Mapping[str, str]) -> str | None:
         """Return the original tensor that a node in blocked (NCHWc) layout makes."""

@@ -11,6 +11,7 @@ import typing
 from typing import Any, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
+from latfarm_agent.runtimes.simulated.chains import chains_of
 from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles
 
 GraphJson = typing.Mapping[str, Any]
@@ -172,7 +173,17 @@ def true_kernels(graph: GraphJson, profile: BoardProfile) -> list[list[int]]:
     links = _Links(graph)
     kernels: dict[int, list[int]] = {}  # index of a kernel's first node -> all its nodes
     head_of: list[int] = []
+    chained = {
+        index: chain[0]
+        for chain in chains_of(graph, links.readers, profile.fused_chains)
+        for index in chain
+    }
     for index, node in enumerate(nodes):
+        first = chained.get(index, index)
+        if first != index:
+            head_of.append(head_of[first])
+            kernels[head_of[first]].append(index)
+            continue
         head_of.append(index)
         operands = [t for t in node["inputs"] if t and t not in graph["weights"]]
         makers = links.makers[index]

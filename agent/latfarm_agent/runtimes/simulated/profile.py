@@ -80,6 +80,7 @@ class BoardProfile:
         tiles: sizes to which work is rounded up.
         fused_pairs: pairs of (type of a kernel, op that joins it); the type of a kernel is its
             first op.
+        fused_chains: ops that run as one kernel where they follow each other, see `chains`.
         multi_inbound: how an op with several operands is fused: 0 not at all, 1 with the first,
             2 with the last of them.
         multi_outbound: which reader of a tensor with several readers is fused: 0 none, 1 the first,
@@ -111,6 +112,7 @@ class BoardProfile:
     cache_bytes_per_ms: float = 0.0
     tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
     fused_pairs: frozenset[tuple[str, str]] = frozenset()
+    fused_chains: tuple[tuple[str, ...], ...] = ()
     multi_inbound: int = 0
     multi_outbound: int = 0
     noise: float = 0.0
@@ -151,6 +153,8 @@ class BoardProfile:
             if any(len(pair) != 2 for pair in pairs):
                 raise ValueError("fused_pairs: each pair must be two ops")
             values["fused_pairs"] = frozenset(pairs)
+            chains = [tuple(ops) for ops in values.get("fused_chains", ())]
+            values["fused_chains"] = tuple(sorted(chains, key=len, reverse=True))
             for name in ("crash_ops", "hang_ops", "unsupported_ops"):
                 values[name] = frozenset(values.get(name, ()))
             profile = BoardProfile(**values)

@@ -21,6 +21,8 @@ WIDTHS = (0.35, 0.5, 0.75, 1.0, 1.25, 1.5)
 """Factors on the numbers of channels to choose from."""
 RESOLUTIONS = (96, 128, 160, 192, 224, 256)
 """Heights and widths of images to choose from, in pixels."""
+TOKENS = (32, 64, 128, 192, 256, 384)
+"""Lengths of the sequences of language models to choose from."""
 _TINY_IMAGE = 64
 """Families for images of at most this resolution keep it."""
 _ANY_WILL_DO = 0.45
@@ -89,12 +91,13 @@ def calibration_networks(
 
 
 def _scaled(base: _Base, width: float, resolution: int) -> float:
-    """The logarithm of a network's operations, which grow with the squares of both factors."""
-    return (
-        math.log(base.macs)
-        + 2 * math.log(width)
-        + 2 * math.log(resolution / base.family.resolution)
-    )
+    """The logarithm of a network's operations.
+
+    These grow with the square of the width, and with the number of pixels or tokens.
+    """
+    axes = 1 if base.family.task == "language" else 2
+    grown = axes * math.log(resolution / base.family.resolution)
+    return math.log(base.macs) + 2 * math.log(width) + grown
 
 
 def _options(base: _Base) -> list[tuple[float, int]]:
@@ -102,6 +105,8 @@ def _options(base: _Base) -> list[tuple[float, int]]:
     # The first layers of networks for tiny images do not shrink the map: they keep tiny images.
     small = base.family.resolution <= _TINY_IMAGE
     sizes = (base.family.resolution,) if small else RESOLUTIONS
+    if base.family.task == "language":
+        sizes = TOKENS
     return [(width, size) for width in WIDTHS for size in sizes]
 
 

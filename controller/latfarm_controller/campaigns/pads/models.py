@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from latfarm_predictors.errors import GraphError
+from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph, TensorType
-from latfarm_predictors.graph.op_sets import POOLS
+from latfarm_predictors.graph.op_sets import FREE_OPS, POOLS
+from latfarm_predictors.kernels.composites import LAYER_NORM, RMS_NORM
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 
 Separator = Literal["", "MaxPool", "AveragePool"]
 """A pooling after a pad at an input; empty for none. Without it, an op might run in one kernel with
@@ -33,6 +36,8 @@ input (twin - fork).
 
 _CHANNELS_FIRST = frozenset({"Conv", "ConvTranspose", "BatchNormalization", *POOLS})
 """Ops whose tensors of three axes are (batch, channels, length)."""
+_MOST_AXES = 6
+"""The largest number of axes of a tensor that a pad makes."""
 _FLOATS = frozenset({"float32", "float16"})
 """Element types that pads can make."""
 _IMAGE_CHANNELS = 4
@@ -76,7 +81,12 @@ class Padded:
     own: frozenset[str]
 
     def fuses(self, rules: FusionRules) -> bool:
-        """Whether a part of the LUM runs in one kernel with a part of a pad."""
+        """Whether a part of the LUM runs in one kernel with a part of a pad.
+
+        A view does no work in its kernel, so that a LUM of views alone never does.
+        """
+        if all(node.op in FREE_OPS for node in self.graph.nodes if node.name in self.own):
+            return False
         return any(
             0 < len(self.own.intersection(kernel.node_names)) < len(kernel.node_names)
             for kernel in split(self.graph, rules)
@@ -153,12 +163,24 @@ def _pad(kernel: Kernel, kind: TensorType, separator: Separator) -> Pad:
     rank = len(kind.shape)
     if kind.dtype not in _FLOATS:
         raise GraphError(f"{kernel.graph.name}: no pad makes {kind.dtype}")
-    if rank < 2 or rank > 5:
+    if rank < 2 or rank > _MOST_AXES:
         raise GraphError(f"{kernel.graph.name}: no pad makes a tensor of {rank} axes")
     # Three axes are (batch, channels, length) of a 1-D convolution, or (batch, tokens, features).
+    # Six axes are windows of tokens.
     ops = {node.op for node in kernel.graph.nodes}
-    features = rank == 2 or (not ops & _CHANNELS_FIRST if rank == 3 else "MatMul" in ops)
+    if rank == 3:
+        features = not ops & _CHANNELS_FIRST
+    else:
+        features = rank in (2, _MOST_AXES) or "MatMul" in ops or _is_on_rows(kernel, rank)
     return Pad(kind.shape, kind.dtype, features, separator)
+
+
+def _is_on_rows(kernel: Kernel, rank: int) -> bool:
+    """Whether a kernel normalises over the last axis, as a softmax or a norm of tokens does."""
+    if main_op(kernel.type) not in ("Softmax", LAYER_NORM, RMS_NORM):
+        return False
+    work = workload(kernel)
+    return rank == 4 and work.batch > 1 and work.in_h == work.in_w == 1
 
 
 def _enter(b: GraphBuilder, pad: Pad) -> str:

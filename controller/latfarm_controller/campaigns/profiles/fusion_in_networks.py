@@ -11,14 +11,16 @@ each is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.op_sets import FREE_OPS
-from latfarm_predictors.kernels.fusion import FusionRules, Verdict
-from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
+from latfarm_predictors.kernels.composites import UNITS, Composite, composites_of
+from latfarm_predictors.kernels.fusion import UNIT_PAIRS, FusionRules, Verdict
+from latfarm_predictors.kernels.fusion_ops import CONSTANT, GATED, gate_of, rule_op
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 from latfarm_controller.campaigns.profiles.layer_names import with_own_activations
@@ -28,6 +30,9 @@ LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Numbers of edges and of networks below which the answer of the pair's own models stays."""
 LEAST_FUSED = 0.25
 """Share of fused edges from which the ops of a pair are cut out together."""
+
+_BEHIND_VIEWS = frozenset({"MatMul", "Transpose", "Slice", "Split"})
+"""Ops of transformers that run in one layer with a view before them without being one kernel."""
 
 Pair = tuple[str, str]
 """The names of two ops in fusion rules."""
@@ -84,19 +89,54 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
 
 
 def overruled(rules: FusionRules, seen: Mapping[Pair, Seen]) -> dict[Pair, Seen]:
-    """The pairs for which networks show the opposite of what the rules say."""
+    """The pairs for which networks show the opposite of what the rules say.
+
+    Pairs that are cut out together as a unit stay together, see `fusion.with_units`.
+    """
     return {
         pair: found
         for pair, found in sorted(seen.items())
-        if found.verdict != "undecided" and (found.verdict == "fused") != rules.fuses(*pair)
+        if found.verdict != "undecided"
+        and (found.verdict == "fused") != rules.fuses(*pair)
+        and not (pair in UNIT_PAIRS and rules.fuses(*pair))
     }
 
 
-def put_right(rules: FusionRules, seen: Mapping[Pair, Seen]) -> FusionRules:
-    """The rules, corrected for the pairs for which networks show the opposite."""
-    return rules.replace_pairs(
-        {pair: found.verdict for pair, found in overruled(rules, seen).items()}
-    )
+def put_right(
+    rules: FusionRules, seen: Mapping[Pair, Seen], wholes: Mapping[str, Seen] = MappingProxyType({})
+) -> FusionRules:
+    """The rules, corrected for the pairs for which networks show the opposite.
+
+    Args:
+        rules: what the models of pairs have shown.
+        seen: edges of pairs in networks.
+        wholes: composites in networks, see `wholes_in_networks`.
+    """
+    shown = {name for name, found in wholes.items() if found.verdict == "fused"}
+    corrected = {pair: found.verdict for pair, found in overruled(rules, seen).items()}
+    return replace(rules.replace_pairs(corrected), whole=rules.whole | shown)
+
+
+def wholes_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[str, Seen]:
+    """How often each composite ran as one kernel, and how often as several.
+
+    Composites of which the profile does not show every op do not count.
+
+    Args:
+        profiled: profiled networks with their measurements; failed ones are left out.
+    """
+    counts: dict[str, list[int]] = {}
+    networks: dict[str, set[str]] = {}
+    for graph, measurement in profiled:
+        edges = _Edges(graph, measurement.layers) if measurement.ok else None
+        for each in composites_of(graph) if edges is not None else ():
+            told = edges.together(each) if edges is not None else None
+            if told is not None:
+                counts.setdefault(each.name, [0, 0])[0 if told else 1] += 1
+                networks.setdefault(each.name, set()).add(hash_of(graph))
+    return {
+        name: Seen(fused, apart, len(networks[name])) for name, (fused, apart) in counts.items()
+    }
 
 
 class _Edges:
@@ -108,6 +148,8 @@ class _Edges:
         for index, layer in enumerate(with_steps(with_own_activations(graph, layers))):
             for name in layer.name.split("+"):
                 self._layer[name] = index
+        units = [c for c in composites_of(graph) if c.name in UNITS or self.together(c)]
+        self._units = {index: each for each in units for index in each.nodes}
 
     def told(self) -> Iterator[tuple[Pair, bool]]:
         """For each edge its pair, and whether its ends ran as one kernel."""
@@ -116,12 +158,21 @@ class _Edges:
             gate = gate_of(self._graph, self._graph.nodes[index])
             if gate is not None and self._only_reader(gate) == index:
                 gates[index] = gate
-        within = set(gates.values())
+        within = {*gates.values(), *self._inner()}
         for index, node in enumerate(self._graph.nodes):
             if index in gates:
                 yield from self._activation(gates[index], index)
             elif node.op not in FREE_OPS and index not in within:
                 yield from self._plain(index)
+
+    def together(self, composite: Composite) -> bool | None:
+        """Whether one layer ran all ops of a composite; None if a layer of one is not shown."""
+        layers = {self._layer_of(index) for index in composite.nodes}
+        return None if None in layers else len(layers) == 1
+
+    def _inner(self) -> set[int]:
+        """The nodes of composites but for their first ones, which stand for them."""
+        return {index for each in self._units.values() for index in each.nodes[1:]}
 
     def _activation(self, gate: int, product: int) -> Iterator[tuple[Pair, bool]]:
         """The edges of an activation in two ops, a tensor times its own sigmoid.
@@ -150,25 +201,49 @@ class _Edges:
         own = self._layer_of(index)
         made = self._graph.positions
         sources = [made[name] for name in self._graph.nodes[index].inputs if name in made]
-        edges = [s for s in dict.fromkeys(sources) if self._only_reader(s) == index]
+        edges = [s for s in dict.fromkeys(sources) if self._read_by(s, index)]
         within = [s for s in edges if self._layer_of(s) == own]
         for source in within[:1] or edges:
+            if self._is_view_before(source, index):
+                continue
             head = self._head(source)
             if own is not None and head is not None and self._layer_of(source) is not None:
-                yield (head, rule_op(self._graph, self._graph.nodes[index])), bool(within)
+                yield (head, self._name(index)), bool(within)
+
+    def _is_view_before(self, source: int, index: int) -> bool:
+        """Whether a node is a view that begins a layer, before a product or a move."""
+        nodes = self._graph.nodes
+        if nodes[source].op not in FREE_OPS or nodes[index].op not in _BEHIND_VIEWS:
+            return False
+        return self._head(source) == nodes[source].op
+
+    def _name(self, index: int) -> str:
+        """The name of a node in rules, or of the composite that it is part of."""
+        unit = self._units.get(index)
+        return rule_op(self._graph, self._graph.nodes[index]) if unit is None else unit.name
 
     def _head(self, index: int) -> str | None:
-        """The first op of the kernel that ends at this node; None if there are ops in between."""
+        """The first op of the kernel that ends at this node; None if there are ops in between.
+
+        Batch normalisations, views, scales and biases are none. No kernel begins with a view: one
+        that runs in the layer of a product or a move behind it does not join the two.
+        """
         graph, layer = self._graph, self._layer_of(index)
+        unit = self._units.get(index)
+        if unit is not None:
+            maker = graph.positions.get(unit.source)
+            alone = maker is None or self._layer_of(maker) != layer
+            return unit.name if alone else None
         node = graph.nodes[index]
-        while True:
-            before = [graph.positions[name] for name in node.inputs if name in graph.positions]
-            same = [i for i in before if self._layer_of(i) == layer]
-            if not same:
-                return rule_op(graph, node)
-            if node.op != "BatchNormalization" and node.op not in FREE_OPS:
-                return None
-            node = graph.nodes[same[0]]
+        before = [graph.positions[name] for name in node.inputs if name in graph.positions]
+        same = [i for i in before if self._layer_of(i) == layer]
+        if node.op in _BEHIND_VIEWS:
+            same = [i for i in same if graph.nodes[i].op not in FREE_OPS]
+        if not same:
+            return rule_op(graph, node)
+        head = self._head(same[0])
+        passed = node.op == "BatchNormalization" or node.op in FREE_OPS
+        return head if passed or rule_op(graph, node).endswith(CONSTANT) else None
 
     def _names(self, first: int, second: int) -> Pair:
         nodes = self._graph.nodes
@@ -183,6 +258,13 @@ class _Edges:
         if not set(outputs).isdisjoint(self._graph.outputs):
             return set()
         return {reader for name in outputs for reader in self._graph.readers.get(name, ())}
+
+    def _read_by(self, source: int, index: int) -> bool:
+        """Whether only a node, or the composite that it is part of, reads another's results."""
+        unit = self._units.get(index)
+        own = {index} if unit is None else set(unit.nodes)
+        readers = self._readers(source)
+        return bool(readers) and readers <= own
 
     def _only_reader(self, index: int) -> int | None:
         readers = self._readers(index)

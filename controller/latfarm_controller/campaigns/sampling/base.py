@@ -17,7 +17,8 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
 
-from latfarm_controller.zoo.draws.prior import MAX_MACS, base_of
+from latfarm_controller.zoo.draws.kernel_kinds import base_of
+from latfarm_controller.zoo.draws.prior import MAX_MACS
 
 
 class Sampler(Protocol):

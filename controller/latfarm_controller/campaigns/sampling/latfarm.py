@@ -24,7 +24,7 @@ from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.belief import Belief, one_thread
 from latfarm_controller.campaigns.sampling.prior import PriorDraws, chosen_families
 from latfarm_controller.campaigns.sampling.zoo_kernels import ZooKernel, network_layers
-from latfarm_controller.zoo.draws.prior import kind_of
+from latfarm_controller.zoo.draws.kernel_kinds import kind_of
 
 if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling

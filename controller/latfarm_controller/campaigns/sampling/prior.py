@@ -9,7 +9,8 @@ from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.sampling.base import SamplingTask
-from latfarm_controller.zoo.draws.prior import SHARES, KernelPrior
+from latfarm_controller.zoo.draws.kernel_kinds import SHARES
+from latfarm_controller.zoo.draws.prior import KernelPrior
 
 
 class PriorSampler:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from latfarm_predictors.confidence.too_wide import MOST_WIDTH, says_nothing
+
 from latfarm_controller.cli.shell import output
 
 if TYPE_CHECKING:
+    from latfarm_predictors.confidence.measures import NetworkInterval
     from latfarm_predictors.trust.network_trust import LayerTrust, NetworkTrust
 
 _MOST_REMEDIES = 8
@@ -29,15 +32,7 @@ def show_trust(found: NetworkTrust) -> None:
                 f"{(high - low) / found.latency_ms:.0%}",
                 backed,
             ],
-            *(
-                [
-                    f"{name}, layers convolved",
-                    f"{each.low_ms:.3f} to {each.high_ms:.3f}",
-                    f"{each.relative_width:.0%}",
-                    each.label,
-                ]
-                for name, each in found.paper.items()
-            ),
+            *(_paper_row(name, each) for name, each in found.paper.items()),
         ],
     )
     output.table(
@@ -47,7 +42,8 @@ def show_trust(found: NetworkTrust) -> None:
     )
     console.print(
         "CM_TV, CM_LV, CM_O: width of the layer intervals of the smart padding paper, divided by "
-        "the prediction; *: the family has too few measurements of its own."
+        "the prediction; *: the family has too few measurements of its own; nothing: more than "
+        f"{MOST_WIDTH:g} times the prediction, which says nothing of the latency."
     )
     console.print(f"coverage of the network, weighted by latency: {found.coverage:.0%}")
     if not found.remedy:
@@ -68,6 +64,15 @@ def show_trust(found: NetworkTrust) -> None:
     console.print()
 
 
+def _paper_row(name: str, interval: NetworkInterval) -> list[str]:
+    """An interval of the paper; one that tells nothing is called that, and not shown."""
+    label = f"{name}, layers convolved"
+    if interval.says_nothing:
+        return [label, "says nothing", f"over {MOST_WIDTH:.0%}", interval.label]
+    span = f"{interval.low_ms:.3f} to {interval.high_ms:.3f}"
+    return [label, span, f"{interval.relative_width:.0%}", interval.label]
+
+
 def _row(layer: LayerTrust) -> list[str]:
     mark = "*" if layer.stands_in else ""
     return [
@@ -75,7 +80,10 @@ def _row(layer: LayerTrust) -> list[str]:
         layer.kind,
         f"{layer.latency_ms:.4f}",
         "{:.4f} to {:.4f}".format(*layer.interval_ms),
-        *(f"{width:.0%}{mark}" for width in layer.widths.values()),
+        *(
+            f"nothing{mark}" if says_nothing(width) else f"{width:.0%}{mark}"
+            for width in layer.widths.values()
+        ),
         f"{layer.coverage:.0%}",
         ", ".join(layer.outside),
     ]

@@ -222,7 +222,8 @@ Names = Annotated[
     list[str],
     typer.Argument(
         help="Families, or NAME@SEED for one of a family that is drawn at random. all: every "
-        "family; nn-meter: the 13 families of its dataset."
+        "family; nn-meter: the 13 families of its dataset; transformers: those transformers and "
+        "hybrids that judge predictors."
     ),
 ]
 OutFolder = Annotated[

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {"graph-json": ".json", "ncnn": ".ncnn.zip"}
 """Suffixes of files by format; files of other formats have the format's name as suffix."""
-_GROUPS = {"all": tuple(zoo.families()), "nn-meter": dataset.FAMILIES}
+_GROUPS = {
+    "all": tuple(zoo.families()),
+    "nn-meter": dataset.FAMILIES,
+    "transformers": dataset.TRANSFORMERS,
+}
 """Names that stand for several families."""
 
 

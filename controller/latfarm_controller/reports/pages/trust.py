@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from latfarm_predictors.confidence.too_wide import MOST_WIDTH, says_nothing
+
 from latfarm_controller.reports.pages import page, words
 
 METRICS = ("CM_TV", "CM_LV", "CM_O")
@@ -13,8 +15,9 @@ _NOTE = (
     "CM_TV, CM_LV and CM_O are the smart padding paper's conformal intervals around its "
     "statistical model, as relative widths: by variance of throughput, by variance of latency, and "
     "by distance to what was measured. They are uncalibrated: of networks they hold far less than "
-    "they promise. Covered: 100 % was measured as it is, 50 % lies an octave from the nearest "
-    "measurement."
+    f"they promise. Where one is wider than {MOST_WIDTH:g} times the prediction, it says nothing "
+    "of the latency and is not shown. Covered: 100 % was measured as it is, 50 % lies an octave "
+    "from the nearest measurement."
 )
 
 
@@ -42,11 +45,7 @@ def _networks(facts: Mapping[str, Any]) -> str:
             page.cell(words.span(each["calibrated_ms"])),
             page.cell(words.percent(_width(each), 0)),
             *(
-                page.cell(
-                    words.percent(each["paper"][name]["width"], 0)
-                    if name in each["paper"]
-                    else words.NONE
-                )
+                page.cell(_paper_width(each["paper"].get(name, {}).get("width")))
                 for name in METRICS
             ),
             page.cell(words.percent(each["coverage"], 0)),
@@ -73,6 +72,13 @@ def _networks(facts: Mapping[str, Any]) -> str:
     )
 
 
+def _paper_width(width: float | None) -> str:
+    """A relative width of the paper's intervals; one that tells nothing is called that."""
+    if width is not None and says_nothing(width):
+        return "says nothing"
+    return words.percent(width, 0)
+
+
 def _width(each: Mapping[str, Any]) -> float:
     low, high = each["calibrated_ms"]
     return float((high - low) / each["latency_ms"])
@@ -85,7 +91,7 @@ def _layers(network: Mapping[str, Any]) -> str:
             words.text_cell(f"{layer['kind']}: {_sizes(layer['configuration'])}"),
             page.cell(words.ms(layer["latency_ms"])),
             page.cell(words.span(layer["interval_ms"])),
-            *(page.cell(words.percent(layer["widths"].get(name), 0)) for name in METRICS),
+            *(page.cell(_paper_width(layer["widths"].get(name))) for name in METRICS),
             page.cell(words.percent(layer["coverage"], 0)),
             words.text_cell(", ".join(layer["outside"]) or words.NONE),
             f'<td class="text">{words.command(layer["remedy"])}</td>',
@@ -143,7 +149,7 @@ def _family(each: Mapping[str, Any]) -> list[str]:
         page.cell(each["layers"]),
         page.cell(words.percent(each["calibrated_inside"] if each["measured"] else None, 0)),
         page.cell(words.percent(each["calibrated_width"] if some else None, 0)),
-        *(page.cell(words.percent(each["widths"].get(name), 0)) for name in METRICS),
+        *(page.cell(_paper_width(each["widths"].get(name))) for name in METRICS),
         page.cell(words.percent(each["coverage"] if some else None, 0)),
         page.cell(words.percent(each["badly"] if some else None, 0)),
     ]

@@ -43,6 +43,21 @@ FAMILIES = (
     "nasbench201",
 )
 """Names of the zoo families of the dataset."""
+TRANSFORMERS = (
+    "vit-tiny",
+    "deit-tiny",
+    "eva02-tiny",
+    "swin-tiny",
+    "mobilevit-xxs",
+    "mobilevit-s",
+    "efficientformer-l1",
+    "convnext-atto",
+    "bert-mini",
+    "t5-mini",
+    "t5-v1.1-small",
+)
+"""Names of the families of transformers and hybrids that judge a predictor, beside those of the
+dataset. One or two of each lineage: the others are left for kernels and calibration."""
 PER_FAMILY = 2000
 """Number of graphs of each family, as published."""
 _PATIENCE = 500

@@ -11,66 +11,35 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Iterator, Mapping
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.features.table import main_op
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
-from latfarm_predictors.kernels.families import family_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.parts import main_node
 from latfarm_predictors.kernels.workload import workload
 
 from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
+from latfarm_controller.zoo.draws.kernel_kinds import SHARES, kind_of, wide_windows
 from latfarm_controller.zoo.family import Family
 
-SHARES: Mapping[str, float] = MappingProxyType(
-    {
-        "conv": 0.31,
-        "grouped_conv": 0.04,
-        "grouped_pointwise": 0.03,
-        "dwconv": 0.07,
-        "unaligned_conv": 0.05,
-        "unaligned_dwconv": 0.05,
-        "wide_conv": 0.03,
-        "unit_wide_conv": 0.05,
-        "wide_dwconv": 0.05,
-        "fc": 0.06,
-        "pool": 0.05,
-        "global_pool": 0.02,
-        "eltwise": 0.05,
-        "concat": 0.04,
-        "norm": 0.04,
-        "lrn": 0.02,
-        "softmax": 0.01,
-        "move": 0.03,
-    }
-)
-"""Share of each kind of kernel in a draw. Kinds are workload families, and besides them kernels for
-which a runtime has other code and which plain draws hardly contain: grouped convolutions of 1 x 1
-(ShuffleNet has them; those of k x k are RegNet's), convolutions whose channels 4 does not divide,
-windows beyond the 3 x 3 and 5 x 5 for which libraries have special code (LiteRT's quantised
-depthwise convolution of 9 x 9 takes several times as long as its work suggests), and windows beyond
-3 x 3 of stride 1, for which some libraries have Winograd's scheme (MNN for 5 x 5 and 7 x 7)."""
 MAX_BYTES = 600_000_000
 """Largest size of a kernel's weights and activations together."""
 MAX_MACS = 4_000_000_000
 """Most multiply-adds of a kernel."""
 
-_UNALIGNED, _WIDE, _UNIT = "unaligned_", "wide_", "unit_"
-"""Beginnings of the names of kinds with unaligned channels, with wide windows, and with wide
-windows of stride 1."""
-_LANES = 4
-"""Channels that this number does not divide are unaligned."""
-_OWN_CODE = 5 * 5
-"""Windows with more elements than this are wide: libraries have no special code for them."""
-_SMALL_WINDOW = 3 * 3
-"""Convolutions of stride 1 whose windows have more elements than this are a kind of their own."""
+_LEAST_OF_AN_OP = 2
+"""Kernels of an op that was drawn less often than this are taken before others of their kind, so
+that no op of the families remains unmeasured."""
+_SPARE = 0.06
+"""Share of a draw that first kernels of an op may have beyond the share of their kind."""
+_TOKENS = (16, 32, 48, 64, 96, 128, 128, 160, 192, 256, 384)
+"""Lengths of the sequences of language models, in tokens; 128 is twice as likely as the others."""
 _WIDE_SIZES = (3, 5, 7, 9)
 """Kernel sizes of networks that must have wide windows of stride 1."""
 _LEAST_WIDE = 3
@@ -98,68 +67,22 @@ _PUBLISHED_CLASSES = 0.7
 """Probability that the classifier has as many outputs as published."""
 _LOG_CLASSES = (2.3, 8.5)
 """Range of the logarithm of the number of outputs otherwise: 10 to 4,900."""
-_TURNS = {"synthetic": 4}
+_TURNS = {"synthetic": 6}
 """How many turns a lineage has, by the name of its first family; 1 for all others. The synthetic
 family has the constructions that no other family has."""
-_MOST_A_NETWORK = {"conv": 4}
+_MOST_A_NETWORK = {"conv": 4, "view": 1, "reduce": 1, "row_eltwise": 1, "row_softmax": 1}
 """Largest number of kernels of a kind that one network gives."""
 _MOST_OF_OTHERS = 2
 """Largest number of kernels of any other kind that one network gives."""
 _WEIGHT = 0.5
 """Power of a kernel's work by which it is preferred within its network."""
-_PATIENCE = 60
+_PATIENCE = 90
 """Number of networks without a new kernel of a kind after which the kind has no more."""
 _TRIES = 3
 """Number of networks of a family that are drawn before the family is skipped for kinds that none of
 them had."""
-
-
-def kind_of(kernel: Kernel) -> str:
-    """The kind of a kernel, a key of `SHARES`."""
-    main = main_node(kernel.graph)
-    family = family_of(kernel.graph, main)
-    if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
-        return "grouped_pointwise"
-    if family in ("conv", "dwconv"):
-        window = main.attrs["kernel_shape"]
-        assert isinstance(window, tuple)
-        area = math.prod(map(int, window))
-        if family == "conv" and area > _SMALL_WINDOW and _stride_one(main):
-            return _UNIT + _WIDE + family
-        if area > _OWN_CODE:
-            return _WIDE + family
-        tensors = (main.inputs[0], main.outputs[0])
-        channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]
-        if any(count % _LANES and count > _LANES for count in channels):
-            return _UNALIGNED + family
-    return family
-
-
-def base_of(kind: str) -> str:
-    """The kind as a user names it, without the beginning for unaligned or wide kernels."""
-    return kind.removeprefix(_UNALIGNED).removeprefix(_UNIT).removeprefix(_WIDE)
-
-
-def _stride_one(node: Node) -> bool:
-    """Whether the window of an op moves by one element in every direction."""
-    strides = node.attrs.get("strides", ())
-    return isinstance(strides, tuple) and all(step == 1 for step in strides)
-
-
-def _wide_windows(graph: Graph) -> int:
-    """Number of convolutions, neither grouped nor depthwise, with a wide window of stride 1."""
-    return sum(
-        node.op == "Conv"
-        and family_of(graph, node) == "conv"
-        and math.prod(_window(node)) > _SMALL_WINDOW
-        and _stride_one(node)
-        for node in graph.nodes
-    )
-
-
-def _window(node: Node) -> Sequence[int]:
-    window = node.attrs.get("kernel_shape", ())
-    return [int(side) for side in window] if isinstance(window, tuple) else []
+_DRAWN_TRIES = 16
+"""The same number for a drawn family, each of whose networks has other constructions."""
 
 
 class KernelPrior:
@@ -192,6 +115,7 @@ class KernelPrior:
         self._random = random.Random(f"kernel prior {seed}")
         self._turns = self._endless_turns()
         self._drawn: set[str] = set()
+        self._ops: Counter[tuple[str, str]] = Counter()  # of the kernels drawn so far
         self._yields: dict[str, set[str]] = {}  # kind -> names of families that had such a kernel
         self._tried: Counter[str] = Counter()  # name of a family -> number of networks drawn
 
@@ -209,7 +133,8 @@ class KernelPrior:
             exclude: ids of kernels that must not be drawn, for example those of held-out networks.
         """
         barred = frozenset(exclude)
-        wanted = self._quotas(count, list(self._shares))
+        spare = int(_SPARE * count)
+        wanted = self._quotas(count - spare, list(self._shares))
         idle = dict.fromkeys(self._shares, 0)
         found: list[Kernel] = []
         while len(found) < count:
@@ -221,21 +146,22 @@ class KernelPrior:
             family = self._next_family(wanted)
             self._tried[family.name] += 1
             kernels = self._network(family, rules)
-            hits: dict[str, int] = {}
-            for kernel in self._heavy_first(kernels):
+            hits: Counter[str] = Counter()
+            for kernel in self._rare_first(self._heavy_first(kernels)):
                 kind = kind_of(kernel)
-                if kind not in wanted:
+                if kind not in wanted or len(found) == count:
                     continue
                 self._yields.setdefault(kind, set()).add(family.name)
-                if wanted[kind] == 0 or hits.get(kind, 0) >= _MOST_A_NETWORK.get(
-                    kind, _MOST_OF_OTHERS
-                ):
-                    continue
-                if self._is_new(kernel, barred):
+                most = _MOST_A_NETWORK.get(kind, _MOST_OF_OTHERS)
+                usual = wanted[kind] > 0 and hits[kind] < most
+                first = spare > 0 and not self._ops[_op_of(kernel)]
+                if (usual or first) and self._is_new(kernel, barred):
                     self._drawn.add(kernel.kernel_id)
+                    self._ops[_op_of(kernel)] += 1
                     found.append(kernel)
-                    hits[kind] = hits.get(kind, 0) + 1
-                    wanted[kind] -= 1
+                    hits[kind] += 1
+                    spare -= not usual
+                    wanted[kind] -= usual
             for kind, left in wanted.items():
                 if left:
                     idle[kind] = 0 if kind in hits else idle[kind] + 1
@@ -260,22 +186,28 @@ class KernelPrior:
         useful = {name for kind in missing for name in self._yields.get(kind, ())}
         for _ in range(_PATIENCE):
             family = next(self._turns)
-            if family.name in useful or self._tried[family.name] < _TRIES:
+            tries = _DRAWN_TRIES if family.drawn else _TRIES
+            if family.name in useful or self._tried[family.name] < tries:
                 break
         return family
 
     def _endless_turns(self) -> Iterator[Family]:
         """Families without end: all lineages in a random order, again and again.
 
-        A turn takes a lineage and not a family, because most families are mobile networks.
+        A turn takes a lineage and not a family, because most families are mobile networks. The
+        families of a lineage come one after the other, in a random order.
         """
         lines: dict[frozenset[str], list[Family]] = {}
         for family in self._families:
             lines.setdefault(family.lineage, []).append(family)
-        turn = [line for line in lines.values() for _ in range(_TURNS.get(line[0].name, 1))]
+        turn = [key for key, line in lines.items() for _ in range(_TURNS.get(line[0].name, 1))]
+        left: dict[frozenset[str], list[Family]] = {}
         while True:
             self._random.shuffle(turn)
-            yield from (self._random.choice(line) for line in turn)
+            for key in turn:
+                if not left.get(key):
+                    left[key] = self._random.sample(lines[key], len(lines[key]))
+                yield left[key].pop()
 
     def networks(self, *, macs: tuple[float, float], wide: float = 0.0) -> Iterator[Graph]:
         """Whole networks like those that kernels are taken from, all different.
@@ -296,7 +228,7 @@ class KernelPrior:
             idle += 1
             if graph is None or hash_of(graph) in found:
                 continue
-            if wanted and _wide_windows(graph) < _LEAST_WIDE:
+            if wanted and wide_windows(graph) < _LEAST_WIDE:
                 continue
             if macs[0] <= graph_totals(graph).macs <= macs[1]:
                 found.add(hash_of(graph))
@@ -316,7 +248,9 @@ class KernelPrior:
             wide: whether all windows are redrawn, most of them wide.
         """
         draw = self._random
-        if family.resolution <= _TINY_IMAGE:
+        if family.task == "language":
+            resolution = draw.choice(_TOKENS)
+        elif family.resolution <= _TINY_IMAGE:
             resolution = draw.choice(_SMALL_RESOLUTIONS)
         else:
             usual = draw.random() < _USUAL
@@ -355,9 +289,18 @@ class KernelPrior:
 
         return sorted(kernels, key=key, reverse=True)
 
+    def _rare_first(self, kernels: list[Kernel]) -> list[Kernel]:
+        """The same order, but kernels of ops that were hardly drawn so far come first."""
+        return sorted(kernels, key=lambda kernel: self._ops[_op_of(kernel)] >= _LEAST_OF_AN_OP)
+
     def _is_new(self, kernel: Kernel, barred: frozenset[str]) -> bool:
         work = workload(kernel)
         size_bytes = work.input_bytes + work.output_bytes + work.weight_bytes
         if size_bytes > self._max_bytes or work.macs > self._max_macs:
             return False
         return kernel.kernel_id not in self._drawn and kernel.kernel_id not in barred
+
+
+def _op_of(kernel: Kernel) -> tuple[str, str]:
+    """Family and main op of a kernel: regressors know both."""
+    return workload(kernel).family, main_op(kernel.type)

@@ -65,7 +65,7 @@ def _bert(b: GraphBuilder, ids: str, design: Design, scale: _BertScale) -> tuple
     """
     shape = b.type_of(ids).shape
     mask, types = b.input(shape, "int64"), b.input(shape, "int64")
-    heads = scale.features // _HEAD_SIZE
+    heads = design.heads(scale.features // _HEAD_SIZE)
     inside = design.channels(scale.features, heads)
     x = _embedded(b, ids, types, inside)
     forbidden = _forbidden(b, mask)

@@ -83,14 +83,15 @@ def _block(b: GraphBuilder, x: str, design: Design, base: int, features: int, de
     patches, it is interpolated before and after, as the authors do.
     """
     channels, (height, width) = channels_of(b, x), b.type_of(x).shape[2:]
+    heads = design.heads(_HEADS)
     y = conv_bn(b, x, design.channels(base), design.kernel(3), act=swish)
-    y = b.conv(y, design.channels(features, _HEADS), 1)
+    y = b.conv(y, design.channels(features, heads), 1)
     whole = tuple(-(-size // _PATCH) * _PATCH for size in (height, width))
     if whole != (height, width):
         y = _interpolated(b, y, *whole)
     tokens = unfold(b, y)
     for _ in range(depth):
-        tokens = pre_norm_block(b, tokens, design, _HEADS, features=features, ratio=2, act=swish)
+        tokens = pre_norm_block(b, tokens, design, heads, features=features, ratio=2, act=swish)
     y = fold(b, b.layer_norm(tokens), b.type_of(y).shape)
     if whole != (height, width):
         y = _interpolated(b, y, height, width)

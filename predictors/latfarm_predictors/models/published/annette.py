@@ -298,7 +298,7 @@ def _sizes(table: Table) -> dict[str, Array]:
     As ANNETTE unrolls them, a depthwise layer has no filters, and a matrix no height and width.
     """
     depthwise = np.array([family == "dwconv" for family in table.families], dtype=np.bool_)
-    matrix = np.array([family == "fc" for family in table.families], dtype=np.bool_)
+    matrix = np.array([family in ("fc", "matmul") for family in table.families], dtype=np.bool_)
     filters = np.maximum(table.out_channels / table.conv_groups, 1.0)
     return {
         "filters": np.where(depthwise, 0.0, filters),

@@ -12,6 +12,7 @@ from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, PaddingOptions
 from latfarm_controller.testing.campaigns import drive
+from latfarm_controller.zoo.transformers.attention import gelu_tanh, rms_norm
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -46,6 +47,12 @@ def same_again(b: GraphBuilder, x: str) -> str:
     return b.input(b.type_of(x).shape)
 
 
+def attention(b: GraphBuilder, length: int) -> str:
+    query, key, value = (b.input((1, 4, length, 32)) for _ in range(3))
+    scores = b.matmul(query, b.transpose(key, (0, 1, 3, 2)))
+    return b.matmul(b.softmax(b.div(scores, b.scalar_like(scores, 5.6))), value)
+
+
 KINDS: dict[str, Maker] = {
     "conv": lambda b, d: b.conv(image(b, d), channels(d), d.choice((1, 3, 5))),
     "conv+relu": lambda b, d: b.relu(b.conv(image(b, d), channels(d), 3)),
@@ -76,6 +83,13 @@ KINDS: dict[str, Maker] = {
     "matmul by weights": lambda b, d: b.matmul(x := tokens(b, d), _weights(b, x, d)),
     "softmax": lambda b, d: b.softmax(tokens(b, d)),
     "layer norm": lambda b, d: b.layer_norm(tokens(b, d)),
+    "softmax, channels last": lambda b, d: b.softmax(b.input((1, 28, 28, channels(d)))),
+    "rms norm": lambda b, d: rms_norm(b, tokens(b, d)),
+    "gelu by tanh": lambda b, d: gelu_tanh(b, tokens(b, d)),
+    "softmax of scores": lambda b, d: b.softmax(b.input((1, 4, n := d.choice((49, 196)), n))),
+    "attention": lambda b, d: attention(b, d.choice((49, 196))),
+    "windows": lambda b, d: b.transpose(b.input((1, 4, 7, 4, 7, channels(d))), (0, 1, 3, 2, 4, 5)),
+    "view": lambda b, d: b.reshape(x := tokens(b, d), (1, *b.type_of(x).shape[:0:-1])),
 }
 
 

@@ -11,11 +11,12 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     overruled,
     put_right,
     seen_in_networks,
+    wholes_in_networks,
 )
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules, with_units
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 Make = Callable[[GraphBuilder, str], str]
@@ -151,3 +152,47 @@ def test_rules_change_where_enough_edges_of_several_networks_say_so() -> None:
         False,
         True,
     ]
+
+
+def encoder(b: GraphBuilder, x: str) -> str:
+    """A linear layer with a bias and a Gelu, on tokens: 2 + 5 nodes."""
+    x = b.reshape(x, (1, 64, 16))
+    x = b.gelu(b.add(b.matmul(x, b.weight((16, 32))), b.weight((32,))))
+    return b.reshape(x, (1, 32, 8, 8))
+
+
+def test_a_composite_counts_as_one_op() -> None:
+    # a view, then product and bias with the Gelu; the Gelu alone; its ops apart from each other
+    assert seen(encoder, "1 7 1 1")["MatMul+Gelu"] == (1, 0)
+    assert seen(encoder, "1 2 5 1 1")["MatMul+Gelu"] == (0, 1)
+    apart = seen(encoder, "1 2 1 1 1 1 1 1 1")
+    assert apart["MatMul+Gelu"] == (0, 1)
+    assert not any("Erf" in pair for pair in apart)
+
+
+def test_a_unit_stays_together_though_networks_run_its_ops_apart() -> None:
+    rules = with_units(FusionRules())
+    apart = Seen(0, LEAST_EDGES, 2)
+    assert overruled(rules, {("MatMul", "Add:const"): apart}) == {}
+    assert put_right(rules, {("MatMul", "Add:const"): apart}) == rules
+    fused = put_right(rules, {("MatMul", "Gelu"): Seen(LEAST_EDGES, 0, 2)})
+    assert fused.fuses("MatMul", "Gelu")
+
+
+def attending(b: GraphBuilder, x: str) -> str:
+    """An attention of one head, with a transpose before it: 1 + 4 + 1 nodes after a view."""
+    x = b.reshape(x, (1, 1, 64, 16))
+    scores = b.matmul(x, b.transpose(x, (0, 1, 3, 2)))
+    scores = b.div(scores, b.scalar_like(scores, 4.0))
+    return b.reshape(b.matmul(b.softmax(scores), x), (1, 16, 8, 8))
+
+
+@pytest.mark.parametrize(("layers", "whole"), [("1 5 1 1", True), ("1 1 2 1 1 1 1", False)])
+def test_an_attention_is_whole_where_one_layer_runs_it(layers: str, whole: bool) -> None:
+    graphs = [network(attending, f"net{i}") for i in range(2)]
+    wider = network(lambda b, x: attending(b, b.relu(x)), "other")
+    runs = [(graph, profiled(graph, *layers.split())) for graph in graphs]
+    runs += [(wider, profiled(wider, "1", *layers.split()))] * 3
+    found = wholes_in_networks(runs)
+    assert found["Attention"].verdict == ("fused" if whole else "separate")
+    assert ("Attention" in put_right(FusionRules(), {}, found).whole) is whole
