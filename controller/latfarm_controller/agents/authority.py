@@ -164,15 +164,7 @@ class Authority:
             replace: whether to replace an earlier certificate of this name, which stays valid.
             board_id: the id of the board that it is for; no other board can use it then.
         """
-        if board_id and (role != AGENT or not _NAME.fullmatch(board_id)):
-            raise UsageError(
-                f"board id {board_id!r}: only for the role {AGENT}; letters, digits, '.', '_' and "
-                "'-' only, at most 63"
-            )
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
-        if role not in ROLES:
-            raise UsageError(f"no role {role!r}; there are: {', '.join(ROLES)}")
+        _check_subject(name, role, board_id)
         if not self.key.exists():
             raise UsageError(f"{self.key}: there is no authority here; latfarm certs init")
         secret = self.secret_of(self.key)
@@ -292,6 +284,23 @@ class Authority:
             lines = [line for line in done.stderr.splitlines() if line.strip(".+*-")]
             raise UsageError(f"openssl {words[0]} failed: {' / '.join(lines[-3:])}")
         return done.stdout
+
+
+def _check_subject(name: str, role: str, board_id: str) -> None:
+    """Check what a certificate is to be for.
+
+    Raises:
+        UsageError: there can be no such certificate.
+    """
+    if board_id and (role != AGENT or not _NAME.fullmatch(board_id)):
+        raise UsageError(
+            f"board id {board_id!r}: only for the role {AGENT}; letters, digits, '.', '_' and "
+            "'-' only, at most 63"
+        )
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"name {name!r}: letters, digits, '.', '_' and '-' only, at most 63")
+    if role not in ROLES:
+        raise UsageError(f"no role {role!r}; there are: {', '.join(ROLES)}")
 
 
 def _extensions(role: str, names: Sequence[str], board_id: str = "") -> str:
