@@ -15,7 +15,7 @@ spend their time on the same families of kernels (`likeness.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -27,6 +27,7 @@ from latfarm_predictors.intervals import ErrorShare, estimate_share
 from latfarm_predictors.kernels.families import FAMILIES
 from latfarm_predictors.learned.correction_fits import KINDS, CorrectionFit, fit_candidate
 from latfarm_predictors.learned.likeness import Likeness
+from latfarm_predictors.learned.score_pool import SCORES_VERSION, ScorePool
 from latfarm_predictors.models.base import ModelState
 
 MEGABYTE = 1e6
@@ -283,6 +284,8 @@ class NetworkCorrection:
         share: how the errors of kernels add up.
         residuals: log(measured / predicted) of each network by a correction without it, shape (n,).
         scores: absolute residual of each network divided by its sigma, shape (n,).
+        other_scores: scores of other platforms, by the platform's name, which calibrate intervals
+            together with the own ones; see `score_pool`.
     """
 
     kind = "network-correction"
@@ -293,6 +296,12 @@ class NetworkCorrection:
         self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
         self.scores: Array = np.zeros(0)
+        self.other_scores: Mapping[str, Array] = {}
+
+    @property
+    def calibration(self) -> ScorePool:
+        """The scores that intervals are calibrated by."""
+        return ScorePool(self.scores, self.other_scores)
 
     @property
     def chosen(self) -> str:
@@ -331,7 +340,12 @@ class NetworkCorrection:
     def state(self) -> ModelState:
         """What was learned, as plain data."""
         values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
+        values["scores_version"] = SCORES_VERSION
         arrays = {"residuals": self.residuals, "scores": self.scores}
+        if self.other_scores:
+            values["other_platforms"] = list(self.other_scores)
+            for number, told in enumerate(self.other_scores.values()):
+                arrays[f"other_scores_{number}"] = told
         if len(self._likeness.points):
             arrays["like_points"] = self._likeness.points
             arrays["like_squares"] = self._likeness.squares
@@ -349,6 +363,10 @@ class NetworkCorrection:
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
+        model.other_scores = {
+            str(name): state.arrays[f"other_scores_{number}"]
+            for number, name in enumerate(state.values.get("other_platforms", ()))
+        }
         if "like_points" in state.arrays:  # missing with few networks and in older versions
             model._likeness = Likeness(state.arrays["like_points"], state.arrays["like_squares"])
         given: dict[str, Any] = {}
