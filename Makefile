@@ -186,10 +186,10 @@ bench-predict: setup ## how many networks a second a core predicts, and how long
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/predict_speed.py --write benchmarks/predict_speed.json $(BENCH_FLAGS)
 
 bench-repeatability: setup ## how well a measurement repeats on this host
-	@$(BIN)/python benchmarks/repeatability.py $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks.repeating.repeatability $(BENCH_FLAGS)
 
 bench-slow-core: setup ## what the correction for a slow core repairs; a quiet machine, please
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.slow_core $(or $(BENCH_FLAGS),--write)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.repeating.slow_core $(or $(BENCH_FLAGS),--write)
 
 bench-regressors: setup ## accuracy of the regressors against the number of measurements
 	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)

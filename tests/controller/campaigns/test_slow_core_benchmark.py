@@ -1,11 +1,11 @@
-"""The table of `benchmarks.slow_core`, on made-up measurements whose truth is known."""
+"""The table of `benchmarks.repeating.slow_core`, on made-up measurements whose truth is known."""
 
 from __future__ import annotations
 
 import pytest
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from benchmarks.slow_core import IDLE, Rounds, learned, siblings_of, table, told
+from benchmarks.repeating.slow_core import IDLE, Rounds, learned, siblings_of, table, told
 
 SLOW, FELT, ASSUMED = 1.8, 0.5, 0.8
 

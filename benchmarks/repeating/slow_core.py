@@ -1,8 +1,8 @@
 """What the correction for a slow core repairs: on an idle core, and on one disturbed on purpose.
 
     make bench-slow-core                                  some ten minutes on a quiet machine
-    python -m benchmarks.slow_core --quick                half a minute, to see that it works
-    python -m benchmarks.slow_core -p mnn --cpu 2 --write
+    python -m benchmarks.repeating.slow_core --quick                half a minute, to see that it works
+    python -m benchmarks.repeating.slow_core -p mnn --cpu 2 --write
 
 The same models are measured again and again, while the measuring core is idle, and while it is
 disturbed in the ways that this machine allows:
@@ -48,7 +48,7 @@ from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
-from benchmarks.repeatability import models
+from benchmarks.repeating.repeatability import models
 
 SETTINGS = Settings(sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_ms=100.0)
 LEASE_MS = 600_000
