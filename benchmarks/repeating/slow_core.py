@@ -1,7 +1,7 @@
 """What the correction for a slow core repairs: on an idle core, and on one disturbed on purpose.
 
-    make bench-slow-core                                  some ten minutes on a quiet machine
-    python -m benchmarks.repeating.slow_core --quick                half a minute, to see that it works
+    make bench-slow-core                          some ten minutes on a quiet machine
+    python -m benchmarks.repeating.slow_core --quick    half a minute, to see that it works
     python -m benchmarks.repeating.slow_core -p mnn --cpu 2 --write
 
 The same models are measured again and again, while the measuring core is idle, and while it is
