@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from latfarm_agent import wire as agent_wire
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.testing.runtime_suite import measure
+from latfarm_controller.agents.board import BoardInfo
+from latfarm_controller.agents.results import measurement_from_pb
 from latfarm_controller.agents.statistics import exponent
-from latfarm_controller.agents.wire import measurement_from_pb
+from latfarm_controller.agents.wire import runtime_from_pb
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.slow_core import LEAST_PAIRS, felt
 from latfarm_controller.farm.boards.interfaces import BoardRequest
@@ -42,6 +45,13 @@ def convs() -> list[Graph]:
     return found
 
 
+def described(bench: Bench) -> BoardInfo:
+    """The board of a bench, as the controller sees it."""
+    board, runtimes = bench.describe()
+    found = tuple(runtime_from_pb(agent_wire.runtime_as_pb(runtime)) for runtime in runtimes)
+    return BoardInfo(board.board_id, board.name, runtimes=found)
+
+
 def measured(
     folder: Path, passes: int, **profile: Any
 ) -> tuple[list[Measurement], dict[str, float]]:
@@ -49,6 +59,7 @@ def measured(
     path = folder / "board.json"
     path.write_text(json.dumps({**PROFILE, **profile}))
     bench = simulated_bench(BenchOptions("one", None, folder / "work"), path)
+    board = described(bench)
     found: list[Measurement] = []
     truth: dict[str, float] = {}
     try:
@@ -60,7 +71,7 @@ def measured(
                     MeasurementRequest(graph, "sim", "kernel", Settings(), repeat=number)
                 )
                 result = measure(bench, "sim", model, request_id=asked.request_id)
-                answer = measurement_from_pb(agent_wire.result_as_pb(result), asked)
+                answer = measurement_from_pb(agent_wire.result_as_pb(result), asked, board)
                 found.append(answer)
                 truth[answer.graph_hash] = exact_latency_ms(
                     json.loads(model.read_text()), BoardProfile.read(path)
@@ -127,11 +138,12 @@ def test_throttling_that_the_board_reports_is_a_typed_failure(tmp_path: Path) ->
     model = tmp_path / "conv.json"
     model.write_text(graph.dumps())
     bench = simulated_bench(BenchOptions("one", None, tmp_path / "work"), path)
+    board = described(bench)
     asked = BoardRequest.of(MeasurementRequest(graph, "sim", "kernel", Settings()))
     try:
         result = measure(bench, "sim", model, request_id=asked.request_id)
     finally:
         bench.close()
-    answer = measurement_from_pb(agent_wire.result_as_pb(result), asked)
+    answer = measurement_from_pb(agent_wire.result_as_pb(result), asked, board)
     assert (answer.ok, answer.error_code) == (False, "THROTTLED")
     assert AS_TOLD.latency(answer) is None

@@ -166,14 +166,7 @@ def collect(
         places = _places(record, found, rules, transfer, profiles=profiles)
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
-    if found.left_out.get("fingerprint"):
-        _log.warning(
-            "%s: %d measurements were taken under another fingerprint and are left out",
-            platform,
-            found.left_out["fingerprint"],
-        )
-    if found.host_noise.hopeless:
-        _log.warning("%s: %s", platform, found.host_noise.sentence)
+    _warn(platform, found)
     return TrainingSet(
         platform,
         record.campaign_id,
@@ -196,6 +189,18 @@ def collect(
         steadiness=found.steadiness,
         calibration_draw=str(record.outcome.get("networks", {}).get("draw", SCALED)),
     )
+
+
+def _warn(platform: str, found: CampaignMeasurements) -> None:
+    """Log what a person should know about the measurements of a campaign."""
+    if found.left_out.get("fingerprint"):
+        _log.warning(
+            "%s: %d measurements were taken under another fingerprint and are left out",
+            platform,
+            found.left_out["fingerprint"],
+        )
+    if found.host_noise.hopeless:
+        _log.warning("%s: %s", platform, found.host_noise.sentence)
 
 
 def _uses_pads(chosen: Basis, record: CampaignRecord) -> bool:
