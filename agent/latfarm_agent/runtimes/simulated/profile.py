@@ -179,10 +179,9 @@ class BoardProfile:
                 values["tiles"] = SimulatedTiles(**values["tiles"])
             if "throttle" in values:
                 values["throttle"] = Throttle(**values["throttle"])
-            if values.get("neighbour") is not None:
-                values["neighbour"] = SimulatedNeighbour(**values["neighbour"])
-            if values.get("lower_clock") is not None:
-                values["lower_clock"] = LowerClock(**values["lower_clock"])
+            for name, kind in (("neighbour", SimulatedNeighbour), ("lower_clock", LowerClock)):
+                if values.get(name) is not None:
+                    values[name] = kind(**values[name])
             if values.get("power") is not None:
                 values["power"] = _power(values["power"])
             pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
@@ -214,10 +213,7 @@ class BoardProfile:
                 raise ValueError(f"{name}: must not be negative")
         if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
             raise ValueError("tiles: must be at least 1")
-        if profile.neighbour is not None and not profile.neighbour.slowdown >= 1:
-            raise ValueError("neighbour: slowdown must be at least 1")
-        if profile.lower_clock is not None and not profile.lower_clock.factor >= 1:
-            raise ValueError("lower_clock: factor must be at least 1")
+        _check_core(profile)
         for name in ("multi_inbound", "multi_outbound"):
             if getattr(profile, name) not in (0, 1, 2):
                 raise ValueError(f"{name}: must be 0, 1 or 2")
@@ -235,6 +231,14 @@ class BoardProfile:
             return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _check_core(profile: BoardProfile) -> None:
+    """Raise a ValueError if what slows the core down would make it faster."""
+    if profile.neighbour is not None and not profile.neighbour.slowdown >= 1:
+        raise ValueError("neighbour: slowdown must be at least 1")
+    if profile.lower_clock is not None and not profile.lower_clock.factor >= 1:
+        raise ValueError("lower_clock: factor must be at least 1")
 
 
 def _power(data: Any) -> Power:
