@@ -135,7 +135,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement
+.PHONY: bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
 
 bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the paper's; real data, too
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --write $(or $(BENCH_FLAGS),--offline --simulate npu --simulate gpu --simulate cpu --simulate drawn)
@@ -186,7 +186,10 @@ bench-predict: setup ## how many networks a second a core predicts, and how long
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/predict_speed.py --write benchmarks/predict_speed.json $(BENCH_FLAGS)
 
 bench-repeatability: setup ## how well a measurement repeats on this host
-	@$(BIN)/python benchmarks/repeatability.py $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks.repeating.repeatability $(BENCH_FLAGS)
+
+bench-slow-core: setup ## what the correction for a slow core repairs; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.repeating.slow_core $(or $(BENCH_FLAGS),--write)
 
 bench-regressors: setup ## accuracy of the regressors against the number of measurements
 	@$(BIN)/python benchmarks/regressors.py $(BENCH_FLAGS)

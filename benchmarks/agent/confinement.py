@@ -35,7 +35,7 @@ from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.measurement import Settings
 
-from benchmarks.repeatability import LEASE_MS, models
+from benchmarks.repeating.repeatability import LEASE_MS, models
 
 SETTINGS = Settings(sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_ms=100.0)
 AGENTS = ("confined", "confined again", "not confined")

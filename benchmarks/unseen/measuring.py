@@ -14,7 +14,6 @@ from typing import Any
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.summaries import CampaignSummary
 from latfarm_controller.campaigns.sampling.nn_meter import PAPER_PRIOR_SHARE
-from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.cli.campaigns.judging_rounds import JudgingRounds
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
@@ -25,6 +24,7 @@ from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.slow_core import SlowCore
 
 MACS = (3e7, 2e9)
 """Smallest and largest number of multiply-adds of a network that judges."""
@@ -125,7 +125,7 @@ def retrained(platform: str, campaign_id: str, seed: int) -> Path:
     config = load_config()
     path = config.home / f"retrained-{platform}-{seed}.zip"
     with closing(DuckDBStore(config.store_file)) as store:
-        train(store, platform, campaign_id, path)
+        train(store, platform, campaign_id, path, pool_from=config.bundles_dir)
     return path
 
 

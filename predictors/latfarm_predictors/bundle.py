@@ -27,15 +27,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.files.bundle_files import SUMS, read_files, sums_of, write_files
 from latfarm_predictors.files.bundle_state import DAMAGE, as_json, damage, packed, state_of_files
 from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.files.plain_json import read_json
+from latfarm_predictors.learned.score_pool import SCORES_VERSION
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
+from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
@@ -102,6 +107,9 @@ def load_bundle(path: str | Path, fits: Path | None = None) -> PlatformPredictor
         predictor = predictor_of(state, later)
         if predictor.platform != header["platform"]:
             raise ValueError(f"the header names {header['platform']}, not {predictor.platform}")
+        if predictor.slow_core == AS_TOLD:  # older versions kept it in the provenance alone
+            told = _object(files["provenance.json"], path)
+            predictor.slow_core = SlowCore.from_json(told.get("slow_core"))
     except DAMAGE as error:
         raise BundleError(f"{path}: not a usable bundle: {damage(error)}") from error
     predictor.bundle = _name(str(header["platform"]), files[SUMS])
@@ -122,6 +130,34 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
     files = read_files(Path(path))
     _header(files, path)
     return _object(files["provenance.json"], path)
+
+
+def read_scores(path: str | Path) -> tuple[str, Array] | None:
+    """The platform of a bundle, and the scores of its own calibration networks.
+
+    Returns:
+        None if the bundle has none, or scores of another kind than this version's.
+
+    Raises:
+        BundleError: the bundle is missing, damaged, or of another format or version.
+    """
+    files = read_files(Path(path))
+    header = _header(files, path)
+    texts = {
+        name.removeprefix("texts/").removesuffix(".txt"): content.decode()
+        for name, content in files.items()
+        if name.startswith("texts/")
+    }
+    try:
+        state = state_of_files(files["predictor.json"], files["arrays.npz"], texts)
+        held = state.parts["correction"]
+        # Bundles from before there were versions have scores of version 1.
+        if held.values.get("scores_version", 1) != SCORES_VERSION:
+            return None
+        scores = np.asarray(held.arrays["scores"], dtype=np.float64)
+    except DAMAGE as error:
+        raise BundleError(f"{path}: not a usable bundle: {error!r}") from error
+    return (str(header["platform"]), scores) if len(scores) else None
 
 
 def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Callable
 
 from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.board import MeasuredBoard
+from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
 from latfarm_agent.bench.energy import Recording
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.platforms import Platform, Platforms
@@ -86,7 +87,7 @@ class Bench:
         self._workers = Workers(setup, self._closing)
         self._sequence = 0
         # One entry for each platform: each runtime has its own probe, and may be wrong about it.
-        self._fastest_us: dict[str, float] = {}
+        self._fastest: dict[str, FastestProbe] = {}
         self._seats = {threads: self._seat(threads) for threads in board.cores}
         self._first_seat = next(iter(self._seats.values()))
         self._platforms = Platforms(options.hardware_name, board, self._seats)
@@ -244,7 +245,7 @@ class Bench:
         if spec.real_time:
             conditions.update(watch.conditions())
             conditions.update(self._board.run_conditions(spec, seat, done))
-            self._fastest_us[run.request.platform] = done["sessions"][-1]["fastest_us"]
+        self._judge_clock(run.request.platform, watch, done, conditions)
         fill(result, done, conditions)
         energy.finish(done.get("energy"), result, conditions)
         result.conditions.update(conditions)
@@ -253,6 +254,16 @@ class Bench:
         if objection:
             raise WorkerFailure("THROTTLED", objection, alive=True)
         result.outcome = "ok"
+
+    def _judge_clock(
+        self, platform: str, watch: RunWatch, done: Message, conditions: dict[str, str]
+    ) -> None:
+        """Tell a lower clock apart from a busy neighbour, and learn how fast the core can be."""
+        clock_mhz = clock_of(done, watch.clock_mhz())
+        known = self._fastest.get(platform, FastestProbe())
+        known = known.after(done["sessions"][-1]["fastest_us"], clock_mhz)
+        self._fastest[platform] = known
+        without_clock(done, known.clock_slowdown(clock_mhz), conditions)
 
     def _run(
         self,
@@ -300,7 +311,7 @@ class Bench:
             "settings": settings.to_json(),
             "request_id": run.request.request_id,
             "sequence": self._sequence,
-            "fastest_us": self._fastest_us.get(run.request.platform, 0.0),
+            "fastest_us": self._fastest.get(run.request.platform, FastestProbe()).probe_us,
             "profile": run.profile,
         }
         self._sequence += 1

@@ -11,6 +11,7 @@ import time
 from latfarm_agent.bench.readiness import Cancelled, Monitor, ReportStage
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import BoardReadiness, shares, shown, spoiled_by
+from latfarm_agent.worker import rules
 
 _LEAST_SHARE_S = 0.1
 """Shortest measurement for which the share of stolen time is told: ten steps of 10 ms, in which
@@ -63,6 +64,10 @@ class RunWatch:
     def conditions(self) -> dict[str, str]:
         """The conditions of the measurement as the sensors tell them."""
         return {}
+
+    def clock_mhz(self) -> float | None:
+        """The clock of the measuring core while it computed; None: not known."""
+        return None
 
     def objection(self) -> str:
         """Why the measurement must be rejected; empty: nothing speaks against it."""
@@ -127,6 +132,11 @@ class RealTimeWatch(RunWatch):
             "load_1m": self._sensors.load(),
             **self._monitor.logged(),
         }
+
+    def clock_mhz(self) -> float | None:
+        """The median of the log, else the reading after the runs: an idle core may clock lower."""
+        logged = [r.clock_mhz for r in self._monitor.samples if r.clock_mhz is not None]
+        return rules.median(logged) if logged else self._after.clock_mhz
 
     def objection(self) -> str:
         """That the board throttled, lost clock (publish tier) or changed meanwhile."""

@@ -137,6 +137,9 @@ class Prepared:
             time of a session is the time of its calls.
         probe: work of a fixed length and of the same kind as the model's, which is timed beside the
             runs; None: a plain loop.
+        probe_us: tells the probe's time in microseconds by the runtime's own clock, where time is
+            not the host's; None: the measuring loop times `probe`.
+        clock_mhz: clock of what computes, if the runtime itself knows it; 0: sensors are read.
         conditions: more facts about the result, for example that part of the model is left out.
         energy: the runtime's own count of energy; None: the power rails of the board are read,
             where it has any.
@@ -148,6 +151,8 @@ class Prepared:
     settles: bool = True
     whole_calls: bool = False
     probe: Callable[[], None] | None = None
+    probe_us: Callable[[], float] | None = None
+    clock_mhz: float = 0.0
     conditions: Mapping[str, str] = field(default_factory=dict)
     energy: EnergyAccount | None = None
 

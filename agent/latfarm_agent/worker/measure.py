@@ -65,6 +65,7 @@ class SessionTimes:
         stride: one run was recorded of so many.
         warmup_runs: number of runs of the warm-up.
         conditions: conditions that the runtime tells.
+        clock_mhz: clock of what computes, if the runtime knows it; 0: it does not.
     """
 
     load_ms: float
@@ -82,6 +83,7 @@ class SessionTimes:
     stride: int
     warmup_runs: int
     conditions: dict[str, str]
+    clock_mhz: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""
@@ -121,6 +123,7 @@ class _Timer:
         }
         self._cpu = clocks[prepared.cpu_clock]
         self._probe = prepared.probe or _loop
+        self._told_probe_us = prepared.probe_us
         self._beat = watch.beat
         self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
         self._beaten_ns = self._probed_ns = time.perf_counter_ns()
@@ -136,6 +139,9 @@ class _Timer:
 
     def probe(self) -> None:
         """Time work of a fixed length, which tells how fast the core is now."""
+        if self._told_probe_us is not None:
+            self.probes_us.append(_told(self._told_probe_us()))
+            return
         if self._cpu is None:
             self.probes_us.append(0.0)
             return
@@ -165,6 +171,8 @@ class _Timer:
             own = self._run()
             ended = time.perf_counter_ns()
             cpu_ns = ended - begun
+            if self._told_probe_us is not None:
+                self.probe()
         else:
             cpu_begun = cpu()
             begun = time.perf_counter_ns()
@@ -323,6 +331,7 @@ class _PreparedSession:
             stride=step,
             warmup_runs=len(warmup),
             conditions={str(name): str(value) for name, value in prepared.conditions.items()},
+            clock_mhz=float(prepared.clock_mhz),
         )
 
 

@@ -137,6 +137,7 @@ def done(message: Message, sessions: int) -> Message:
             for value in values:
                 if type(value) is not float or not 0.0 <= value <= LONGEST_MS:
                     _number(value, f"{where}.{name}", 0.0, LONGEST_MS)
+        _number(session.get("clock_mhz", 0.0), f"{where}.clock_mhz", 0.0, LONGEST_MS)
         if not session["runs_ms"]:
             raise ReplyError(f"{where} has no run")
     layers = found.get("layers")

@@ -137,7 +137,7 @@ class ControllerClient:
         energy: bool = False,
         on_progress: Callable[[str], None] = lambda _text: None,
     ) -> tuple[Measurement, bool]:
-        """The true latency of a network, from the store or measured on a board.
+        """The latency of a network, from the store or measured on a board.
 
         Args:
             graph: the network.
@@ -148,7 +148,8 @@ class ControllerClient:
             on_progress: called with texts for people while a board measures.
 
         Returns:
-            The measurement, and whether the store had it.
+            The measurement, and whether the store had it. `SlowCore.told_by(measurement)` corrects
+            it like the predictions of the platform's newest bundle.
         """
         request = pb.QueryRequest(
             graph_json=graph.dumps().encode(),

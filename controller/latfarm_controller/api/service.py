@@ -153,7 +153,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
 
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
-        """Find the true latency in the store, else have a board measure it."""
+        """Find the latency in the store, else have a board measure it."""
         async for event in self._controller.questions.ask(
             messages.graph_from_json(request.graph_json),
             request.platform,

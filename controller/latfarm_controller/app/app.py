@@ -27,6 +27,7 @@ from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
+from latfarm_controller.training.bundle_notes import NewestNotes
 
 UNREACHABLE = "unreachable"
 """State of a board whose agent does not answer."""
@@ -66,7 +67,8 @@ class Controller:
             store, fleet, driver, self._pools, config.bundles_dir, self._watch
         )
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
-        self.questions = Questions(store, driver, self._pools)
+        self._notes = NewestNotes(config.bundles_dir)
+        self.questions = Questions(store, driver, self._pools, self._notes)
 
     async def boards(self) -> list[BoardSummary]:
         """All boards of the inventory, reachable or not."""
@@ -86,7 +88,7 @@ class Controller:
         Args:
             graph: the network.
             platform: the platform.
-            coverage: share of cases in which the true latency shall lie in the interval.
+            coverage: share of cases in which the corrected latency shall lie in the interval.
             energy: whether to predict the energy, too.
 
         Returns:
@@ -115,6 +117,8 @@ class Controller:
     ) -> AsyncIterator[Measurement]:
         """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
 
+        Beside each stands what the newest bundle of its platform says of it (`bundle_notes`).
+
         Raises:
             UsageError: there is no such campaign.
         """
@@ -122,11 +126,10 @@ class Controller:
             campaign_id = (await self.campaigns.get(campaign_id)).campaign_id
 
         def read() -> list[Measurement]:
-            return list(
-                self._store.measurements(
-                    platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
-                )
+            found = self._store.measurements(
+                platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
             )
+            return self._notes.noted(found)
 
         for measurement in await asyncio.to_thread(read):
             yield measurement

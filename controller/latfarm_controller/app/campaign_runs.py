@@ -280,7 +280,13 @@ class CampaignRuns:
 
         path = bundles.next_path(self._bundles_dir, record.platform)
         predictor = await asyncio.to_thread(
-            train, self._store, record.platform, record.campaign_id, path, on_progress=progress
+            train,
+            self._store,
+            record.platform,
+            record.campaign_id,
+            path,
+            on_progress=progress,
+            pool_from=self._bundles_dir,
         )
         self._watch.trained(predictor)
         outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}

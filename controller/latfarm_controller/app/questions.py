@@ -26,6 +26,7 @@ from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.training.bundle_notes import NewestNotes
 
 _Question = tuple[str, str, str, bool, bool]
 """Hash of the network, platform, tier, whether to measure again, whether to measure energy."""
@@ -38,10 +39,12 @@ class Questions:
         store: holds earlier measurements.
         driver: runs the campaign that measures one network.
         pools: connects the farm to a board of the platform.
+        notes: adds to each answer what the platform's newest bundle says of it.
     """
 
-    def __init__(self, store: Store, driver: Driver, pools: Pools) -> None:
+    def __init__(self, store: Store, driver: Driver, pools: Pools, notes: NewestNotes) -> None:
         self._store = store
+        self._notes = notes
         self._driver = driver
         self._pools = pools
         self._asked: dict[_Question, asyncio.Task[tuple[Measurement, bool]]] = {}
@@ -50,7 +53,7 @@ class Questions:
     async def ask(
         self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool = False
     ) -> AsyncIterator[str | tuple[Measurement, bool]]:
-        """Find the true latency of a network.
+        """Find the latency of a network as a board timed it, and what corrects it.
 
         A question that is asked twice at the same time is measured once. Different exports of one
         network are the same question; `graph_hash` of the measurement says which export was
@@ -89,7 +92,9 @@ class Questions:
         done, _ = await asyncio.wait({task}, timeout=LOOK_S)
         if not done:
             yield f"{graph.name} is being measured on {platform}"
-        yield await asyncio.shield(task)
+        measurement, hit = await asyncio.shield(task)
+        (noted,) = await asyncio.to_thread(self._notes.noted, [measurement])
+        yield noted, hit
 
     def _forget(self, key: _Question, task: asyncio.Task[tuple[Measurement, bool]]) -> None:
         del self._asked[key]

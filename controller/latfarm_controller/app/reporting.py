@@ -8,9 +8,9 @@ from typing import Any
 
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.cover import CoverCampaign
-from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.errors import UsageError
 from latfarm_controller.reports.facts.platform_record import (
     PlatformRecord,

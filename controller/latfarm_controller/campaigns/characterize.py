@@ -16,6 +16,7 @@ from latfarm_controller.campaigns.kernels.padding import PaddingCampaign, Paddin
 from latfarm_controller.campaigns.kernels.padding_profile import WithinPadsCampaign
 from latfarm_controller.campaigns.kernels.survey import SETTINGS as KERNEL_SETTINGS
 from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
+from latfarm_controller.campaigns.networks.calibration import VARIANTS, Draw
 from latfarm_controller.campaigns.networks.campaign import NetworkCampaign, NetworkOptions
 from latfarm_controller.campaigns.options import (
     CampaignOptions,
@@ -57,6 +58,7 @@ class CharacterizeOptions(CampaignOptions):
     Attributes:
         budget: largest number of kernels to measure.
         calibration: number of calibration networks.
+        calibration_draw: how they are drawn, see `networks.calibration`.
         seed: random seed of all draws and of the order of measurements.
         sampler: the sampler that chooses the kernels.
         guide: how the sampler `latfarm` picks layers of networks.
@@ -96,6 +98,7 @@ class CharacterizeOptions(CampaignOptions):
 
     budget: int = Field(default=450, ge=1, description="largest number of kernels to measure")
     calibration: int = Field(default=20, ge=1)
+    calibration_draw: Draw = VARIANTS
     seed: int = 0
     sampler: StoredSamplerName = "prior"
     guide: Guide = "variance"
@@ -174,6 +177,7 @@ class CharacterizeCampaign(PlannedCampaign):
             self.kind,
             {
                 "calibration": options.calibration,
+                "draw": options.calibration_draw,
                 "passes": options.network_passes,
                 "seed": options.seed,
                 "exclude_lineages": options.exclude_lineages,

@@ -1,4 +1,4 @@
-"""The campaign of a single measurement, for a question about the true latency of a network."""
+"""The campaign of a single measurement, for a question about the latency of a network."""
 
 from __future__ import annotations
 

@@ -64,14 +64,15 @@ class Accuracy:
         self._expected: set[str] = set()
         self._errors = Histogram(
             f"{prefix}_error_ratio",
-            "How far predictions were from networks' measured latencies, as a share of these.",
+            "How far predictions were from networks' latencies, corrected for the slowdown of the "
+            "core as the predictor's own were, as a share of these.",
             ["platform", "purpose"],
             buckets=ERROR_BUCKETS,
             registry=registry,
         )
         self._covered = Counter(
             f"{prefix}_covered",
-            f"Networks whose measured latency lay in the predicted interval of {COVERAGE:.0%}.",
+            f"Networks whose corrected latency lay in the predicted interval of {COVERAGE:.0%}.",
             ["platform", "purpose"],
             registry=registry,
         )
@@ -100,8 +101,6 @@ class Accuracy:
 
     def trained(self, predictor: PlatformPredictor) -> None:
         """Count how a new bundle does on each of its own networks, as if that one were left out."""
-        from latfarm_predictors.intervals import widened_quantile
-
         labels = self._label(predictor.platform), LEFT_OUT
         residuals: list[float] = predictor.correction.residuals.tolist()
         scores: list[float] = predictor.correction.scores.tolist()
@@ -109,7 +108,7 @@ class Accuracy:
             # A residual is the logarithm of measured over predicted latency; a score is a residual
             # divided by its standard deviation.
             self._errors.labels(*labels).observe(abs(expm1(-residual)))
-            factor, _ = widened_quantile(scores[:place] + scores[place + 1 :], COVERAGE)
+            factor, _ = predictor.correction.calibration.without(place).factor(COVERAGE)
             self._covered.labels(*labels).inc(score <= factor)
 
     def note(self, graph: Graph, measurement: Measurement) -> None:
@@ -153,12 +152,14 @@ class Accuracy:
     def _compare(
         self, predictor: PlatformPredictor, graph: Graph, measurement: Measurement
     ) -> None:
+        found = predictor.slow_core.latency(measurement)
+        assert found is not None  # `note` leaves out what has no latency
+        corrected_ms = found.corrected_ms
         answer = predictor.predict(graph, COVERAGE)
-        measured_ms = measurement.latency_ms or 0.0
         labels = self._label(measurement.platform), measurement.purpose
-        self._errors.labels(*labels).observe(abs(answer.latency_ms - measured_ms) / measured_ms)
+        self._errors.labels(*labels).observe(abs(answer.latency_ms / corrected_ms - 1.0))
         low_ms, high_ms = answer.interval_ms
-        self._covered.labels(*labels).inc(low_ms <= measured_ms <= high_ms)
+        self._covered.labels(*labels).inc(low_ms <= corrected_ms <= high_ms)
 
     def _predictor(self, path: Path) -> PlatformPredictor:
         if path not in self._open:

@@ -8,6 +8,7 @@ from html import escape
 from statistics import median
 from typing import Any
 
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.judging import (
     PerfectPredictor,
     RepeatedLatency,
@@ -17,6 +18,9 @@ from latfarm_predictors.judging import (
 )
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer
+from latfarm_predictors.predict.baseline_sums import baseline_ms
+from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.slow_core import pooled_latency
 
 from latfarm_controller.reports import energy
 from latfarm_controller.reports.pages import page, svg
@@ -50,26 +54,29 @@ class NetworkRow:
 
     Attributes:
         network: its name.
-        measured_ms: its measured latency, the mean over all passes.
-        passes_ms: the latencies of passes at different times.
+        corrected_ms: its latency, corrected for the slowdown of the core like the predictor's own
+            data: the mean over all passes.
+        timed_ms: its latency as timed, the median over all passes.
+        passes_ms: the corrected latencies of passes at different times.
         answer: the prediction.
         baseline_ms: what other predictors predict, by their names.
     """
 
     network: str
-    measured_ms: float
+    corrected_ms: float
+    timed_ms: float
     passes_ms: Sequence[float]
     answer: Answer
     baseline_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
-        """Relative error with its sign: (predicted - measured) / measured."""
-        return self.answer.latency_ms / self.measured_ms - 1.0
+        """Relative error with its sign: (predicted - corrected) / corrected."""
+        return self.answer.latency_ms / self.corrected_ms - 1.0
 
     @property
     def standard_error_ms(self) -> float | None:
-        """Standard error of the measured latency; None if there is only one pass."""
+        """Standard error of the corrected latency; None if there is only one pass."""
         return RepeatedLatency.of(self.passes_ms).standard_error_ms
 
     @property
@@ -81,15 +88,41 @@ class NetworkRow:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured latency lies in the interval."""
+        """Whether the corrected latency lies in the interval."""
         low, high = self.answer.interval_ms
-        return low <= self.measured_ms <= high
+        return low <= self.corrected_ms <= high
 
     @property
     def width(self) -> float:
         """Width of the interval, divided by the prediction."""
         low, high = self.answer.interval_ms
         return (high - low) / self.answer.latency_ms
+
+
+def network_row(
+    graph: Graph, measurements: Sequence[Measurement], answer: Answer, predictor: PlatformPredictor
+) -> NetworkRow:
+    """A network with its prediction, and its measurements in the unit of the predictor.
+
+    Args:
+        graph: the network.
+        measurements: its good measurements, oldest first; at least one.
+        answer: its prediction.
+        predictor: what predicted it.
+    """
+    passes = predictor.slow_core.latencies(measurements)
+    passes_ms = [each.corrected_ms for each in passes]
+    return NetworkRow(
+        network=graph.name,
+        corrected_ms=RepeatedLatency.of(passes_ms).mean_ms,
+        timed_ms=pooled_latency(passes).timed_ms,
+        passes_ms=passes_ms,
+        answer=answer,
+        baseline_ms={
+            "forest": baseline_ms(predictor, graph, "forest"),
+            **vendor_baselines(measurements),
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -103,10 +136,10 @@ class AccuracySummary:
         inside: number of networks inside their interval.
         median_width: median width of the intervals, divided by the prediction.
         noise: median change between the first and the last pass; None for single passes.
-        within5: share of predictions within 5 % of the measured latency.
+        within5: share of predictions within 5 % of the corrected latency.
         within10: share within 10 %.
         perfect: what a predictor without any error would score; None for single passes.
-        standard_error: median standard error of the measured latencies, divided by these; None for
+        standard_error: median standard error of the corrected latencies, divided by these; None for
             single passes.
         baseline_median_error: median absolute error of each baseline.
     """
@@ -128,10 +161,10 @@ class AccuracySummary:
         """The accuracy over these networks; there must be at least one."""
         errors = [abs(row.error) for row in rows]
         noise = [row.noise for row in rows if row.noise is not None]
-        told = [(row.standard_error_ms, row.measured_ms) for row in rows]
+        told = [(row.standard_error_ms, row.corrected_ms) for row in rows]
         doubts = [error_ms / ms for error_ms, ms in told if error_ms is not None]
         predicted = [row.answer.latency_ms for row in rows]
-        measured = [row.measured_ms for row in rows]
+        measured = [row.corrected_ms for row in rows]
         names = sorted({name for row in rows for name in row.baseline_ms})
         return AccuracySummary(
             networks=len(rows),
@@ -146,7 +179,7 @@ class AccuracySummary:
             standard_error=median(doubts) if doubts else None,
             baseline_median_error={
                 name: median(
-                    abs(row.baseline_ms[name] / row.measured_ms - 1)
+                    abs(row.baseline_ms[name] / row.corrected_ms - 1)
                     for row in rows
                     if name in row.baseline_ms
                 )
@@ -171,9 +204,10 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
     baselines = sorted({name for row in rows for name in row.baseline_ms})
     header = [
         "network",
-        "measured, ms",
+        "as timed, ms",
+        "corrected, ms",
         "standard error, ms",
-        "passes, ms",
+        "passes, corrected, ms",
         "predicted, ms",
         "error",
         "interval, ms",
@@ -185,7 +219,8 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
         (
             [
                 page.cell(row.network),
-                page.cell(f"{row.measured_ms:.2f}"),
+                page.cell(f"{row.timed_ms:.2f}"),
+                page.cell(f"{row.corrected_ms:.2f}"),
                 page.cell(_unless_single(row.standard_error_ms)),
                 page.cell(", ".join(f"{latency:.2f}" for latency in row.passes_ms)),
                 page.cell(f"{row.answer.latency_ms:.2f}"),
@@ -230,10 +265,10 @@ def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
 
 
 def plot(rows: Sequence[NetworkRow]) -> str:
-    """A plot of measured against predicted latencies, as SVG."""
+    """A plot of corrected against predicted latencies, as SVG."""
     return svg.agreement(
         [
-            svg.Point(row.network, row.measured_ms, row.answer.latency_ms, *row.answer.interval_ms)
+            svg.Point(row.network, row.corrected_ms, row.answer.latency_ms, *row.answer.interval_ms)
             for row in rows
         ]
     )
@@ -273,9 +308,10 @@ def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
     body = [
         page.figures(_headline(rows)),
         page.section(
-            "Measured against predicted",
+            "Corrected against predicted latency",
             plot(rows),
-            "Bars are the predicted intervals; the band is +-10 %. The predictor saw no "
+            "Latencies are corrected for the slowdown of the core; the table shows them as timed, "
+            "too. Bars are the predicted intervals; the band is +-10 %. The predictor saw no "
             "measurement of these networks.",
         ),
         page.section("Networks", _networks(rows)),

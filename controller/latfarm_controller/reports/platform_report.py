@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from latfarm_controller.reports.facts import conduct, methods
-from latfarm_controller.reports.facts.accuracy import OURS, network_accuracy
+from latfarm_controller.reports.facts.accuracy import OURS, network_accuracy, promise
 from latfarm_controller.reports.facts.fusion import fusion_facts
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.facts.staircases import staircases
@@ -68,6 +68,7 @@ def platform_facts(record: PlatformRecord, *, now_s: float | None = None) -> dic
         },
         "told": list(record.told),
         "networks": network_accuracy(record, baselines),
+        "guarantee": None if predictor is None else promise(predictor),
         "staircases": staircases(record),
         "kernels": kernel_accuracy(record, baselines),
         "fusion": fusion_facts(record),
@@ -84,7 +85,7 @@ def platform_facts(record: PlatformRecord, *, now_s: float | None = None) -> dic
 def render(facts: Mapping[str, Any]) -> str:
     """The facts of `platform_facts` as one HTML text, without scripts and links to other files."""
     body = [
-        html_accuracy.networks(facts["networks"]),
+        html_accuracy.networks(facts["networks"], facts.get("guarantee")),
         html_accuracy.staircases(facts["staircases"]),
         html_accuracy.kernels(facts["kernels"]),
         html_fusion.fusion(facts["fusion"]),

@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SlowCore
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
@@ -100,7 +102,8 @@ def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
 def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
     """Write measurements that a controller sent to a file; returns the number of rows.
 
-    The columns are those of the store's table, without `seq` and `campaign_id`.
+    The columns are those of the store's table, without `seq` and `campaign_id`. Behind them stand
+    the latency corrected for the core's slowdown as the controller told it, and as timed.
 
     Args:
         path: the file; its suffix says the format.
@@ -115,6 +118,14 @@ def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
 
     from latfarm_controller.store.rows import plain_table
 
+    def table_of(batch: list[Measurement]) -> Any:
+        told = [SlowCore.told_by(m).latency(m) for m in batch]
+        table = plain_table(batch)
+        for name in ("corrected_ms", "timed_ms"):
+            values = [None if each is None else getattr(each, name) for each in told]
+            table = table.append_column(name, pa.array(values, pa.float64()))
+        return table
+
     writers = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
     make_writer = writers.get(path.suffix.lower())
     if make_writer is None:
@@ -123,9 +134,9 @@ def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
     source = iter(measurements)
     _make_folder(path.parent)
     try:
-        with written_whole(path) as part, make_writer(part, plain_table([]).schema) as writer:
+        with written_whole(path) as part, make_writer(part, table_of([]).schema) as writer:
             while batch := list(islice(source, BATCH_ROWS)):
-                writer.write_table(plain_table(batch))
+                writer.write_table(table_of(batch))
                 rows += len(batch)
     except (OSError, pa.ArrowException) as error:
         raise StoreError(f"{path}: cannot be written: {error}") from error

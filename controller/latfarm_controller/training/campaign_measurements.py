@@ -1,23 +1,38 @@
 """What one campaign measured, as far as a predictor may learn from it.
 
 Left out are failures, measurements under another protocol version, measurements that a drifted
-sentinel made void, and all measurements but those of the most frequent fingerprint. An unstable
-measurement is left out only where its graph has a stable one.
+sentinel made void, and all measurements but those of the most frequent fingerprint. A measurement
+that stands out even on its own host (`host_noise`) is left out where its graph has a better one.
+
+All latencies are corrected for a slow core (`slow_core`), so that they have one unit. Times that
+the campaign computed itself, as those between pads, are corrected by `outcome_factors`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
+from latfarm_predictors.slow_core import SlowCore, slowdown_of
 
+from latfarm_controller.campaigns.call_overhead import PURPOSE as OVERHEAD
+from latfarm_controller.campaigns.host_noise import (
+    HostNoise,
+    Steadiness,
+    counted,
+    grades,
+    noise_of,
+)
 from latfarm_controller.campaigns.kernels import survey as kernels
+from latfarm_controller.campaigns.kernels.padding import PURPOSE as PADDING
 from latfarm_controller.campaigns.networks import campaign as networks
 from latfarm_controller.campaigns.profiles import profiled_draw
-from latfarm_controller.campaigns.slow_core import SlowCore, felt
+from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
+from latfarm_controller.campaigns.slow_core import felt
 from latfarm_controller.store.base import CampaignRecord, Store
 
 
@@ -28,6 +43,11 @@ class CampaignMeasurements:
     Attributes:
         fingerprint: the most frequent fingerprint; measurements under another one are left out.
         slow_core: the correction for a slow core that all latencies here already contain.
+        host_noise: what is usual on the host that measured.
+        steadiness: how many of the usable measurements have each steadiness.
+        doubtful: request ids of the usable measurements that cannot be trusted.
+        outcome_factors: what latencies in the campaign's outcome are multiplied by, to correct them
+            alike, by the purpose of the measurements that they are from.
         kernels: single kernels with their usable measurements, oldest first.
         networks: whole networks with their usable measurements, oldest first.
         profiles: all good measurements of single kernels under the fingerprint, by the hash of
@@ -42,6 +62,9 @@ class CampaignMeasurements:
 
     fingerprint: str
     slow_core: SlowCore
+    host_noise: HostNoise
+    steadiness: Mapping[str, int]
+    doubtful: frozenset[str]
     kernels: list[tuple[Graph, list[Measurement]]]
     networks: list[tuple[Graph, list[Measurement]]]
     profiles: Mapping[str, Sequence[Measurement]]
@@ -49,27 +72,55 @@ class CampaignMeasurements:
     drawn_profiles: bool
     board_ids: tuple[str, ...]
     left_out: Mapping[str, int]
+    outcome_factors: Mapping[str, float] = field(default_factory=dict)
 
 
-def read_campaign(store: Store, record: CampaignRecord) -> CampaignMeasurements:
-    """Read and sort the measurements of a campaign.
+def learned_from(store: Store, campaign_id: str) -> list[Measurement]:
+    """The measurements of a campaign that a correction for a slow core is learned from.
+
+    Sentinels are among them: they are measured most often, and at all slowdowns.
 
     Raises:
         StoreError: the measurements cannot be read.
     """
-    measured = {
-        purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
+    found = [m for told in _by_purpose(store, campaign_id).values() for m in told]
+    return found + list(store.measurements(campaign_id=campaign_id, purpose=SENTINEL))
+
+
+def _by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
+    """The measurements of kernels and networks of a campaign, by purpose."""
+    return {
+        purpose: list(store.measurements(campaign_id=campaign_id, purpose=purpose))
         for purpose in (kernels.PURPOSE, networks.PURPOSE, profiled_draw.PURPOSE)
     }
-    slow_core = felt(m for found in measured.values() for m in found)
+
+
+def read_campaign(
+    store: Store, record: CampaignRecord, slow_core: SlowCore | None = None
+) -> CampaignMeasurements:
+    """Read and sort the measurements of a campaign.
+
+    Args:
+        store: holds the measurements.
+        record: the campaign.
+        slow_core: the correction for a slow core; None: it is learned from this campaign alone.
+
+    Raises:
+        StoreError: the measurements cannot be read.
+    """
+    measured = _by_purpose(store, record.campaign_id)
+    if slow_core is None:
+        slow_core = felt(learned_from(store, record.campaign_id))
     measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
     fingerprint = _most_frequent(
         m.fingerprint for found in measured.values() for m in found if m.ok
     )
     void = frozenset(record.outcome.get("void", ()))
+    host_noise = _noise(store, record.campaign_id, measured, fingerprint, slow_core)
     left_out: Counter[str] = Counter()
+    graded: dict[str, Steadiness] = {}
     usable = {
-        purpose: _usable(measured[purpose], fingerprint, void, left_out)
+        purpose: _usable(measured[purpose], fingerprint, void, left_out, host_noise, graded)
         for purpose in (kernels.PURPOSE, networks.PURPOSE)
     }
     profiles: dict[str, list[Measurement]] = {}
@@ -80,6 +131,10 @@ def read_campaign(store: Store, record: CampaignRecord) -> CampaignMeasurements:
     return CampaignMeasurements(
         fingerprint=fingerprint,
         slow_core=slow_core,
+        host_noise=host_noise,
+        steadiness=counted(graded.values()),
+        doubtful=frozenset(name for name, grade in graded.items() if grade == "doubtful"),
+        outcome_factors=_outcome_factors(store, record.campaign_id, slow_core),
         kernels=_with_graphs(store, usable[kernels.PURPOSE], left_out),
         networks=_with_graphs(store, usable[networks.PURPOSE], left_out),
         profiles=profiles,
@@ -92,6 +147,41 @@ def read_campaign(store: Store, record: CampaignRecord) -> CampaignMeasurements:
         board_ids=tuple(sorted({m.board_id for m in used})),
         left_out=dict(sorted(left_out.items())),
     )
+
+
+def _noise(
+    store: Store,
+    campaign_id: str,
+    measured: Mapping[str, Sequence[Measurement]],
+    fingerprint: str,
+    slow_core: SlowCore,
+) -> HostNoise:
+    """What is usual on the host of a campaign, by its corrected measurements."""
+    marks = store.measurements(campaign_id=campaign_id, purpose=SENTINEL)
+    return noise_of(
+        [m for found in measured.values() for m in found if m.fingerprint == fingerprint],
+        [slow_core.settled(m) for m in marks if m.fingerprint == fingerprint],
+    )
+
+
+def _outcome_factors(store: Store, campaign_id: str, slow_core: SlowCore) -> dict[str, float]:
+    """The median correction by purpose; nothing where nothing was learned.
+
+    A campaign's outcome holds times that were computed from several measurements. Single slowdowns
+    are not in it, so that the median of all measurements of that purpose has to do.
+    """
+    if not slow_core.shift:
+        return {}
+    found = {}
+    for purpose in (PADDING, OVERHEAD):
+        told = [
+            slow_core.factor(slowdown_of(m))
+            for m in store.measurements(campaign_id=campaign_id, purpose=purpose)
+            if m.ok
+        ]
+        if told:
+            found[purpose] = median(told)
+    return found
 
 
 def _profiled(store: Store, found: Iterable[Measurement]) -> Iterator[tuple[Graph, Measurement]]:
@@ -109,9 +199,18 @@ def _most_frequent(names: Iterable[str]) -> str:
 
 
 def _usable(
-    found: Sequence[Measurement], fingerprint: str, void: frozenset[str], left_out: Counter[str]
+    found: Sequence[Measurement],
+    fingerprint: str,
+    void: frozenset[str],
+    left_out: Counter[str],
+    host_noise: HostNoise,
+    graded: dict[str, Steadiness],
 ) -> dict[str, list[Measurement]]:
-    """Usable measurements by the hash of their graph, oldest first; counts what is left out."""
+    """Usable measurements by the hash of their graph, oldest first.
+
+    `left_out` counts what is left out, and `graded` gets the steadiness of each measurement that is
+    good enough to be looked at, by its request id.
+    """
     graphs: dict[str, list[Measurement]] = {}
     for m in sorted(found, key=lambda m: (m.told_at_s, m.request_id)):
         if not m.ok:
@@ -125,7 +224,9 @@ def _usable(
     for key, answers in graphs.items():
         kept = [m for m in answers if m.request_id not in void] or answers
         left_out["void"] += len(answers) - len(kept)
-        stable = [m for m in kept if not m.unstable] or kept
+        found_here = dict(zip([m.request_id for m in kept], grades(kept, host_noise), strict=True))
+        graded.update(found_here)
+        stable = [m for m in kept if found_here[m.request_id] != "doubtful"] or kept
         left_out["unstable"] += len(kept) - len(stable)
         graphs[key] = stable
     return graphs

@@ -6,8 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 from latfarm_controller.campaigns.cover import CoverCampaign
+from latfarm_controller.campaigns.slow_core import felt
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
+from latfarm_controller.training.campaign_measurements import learned_from
 from latfarm_controller.training.training_set import Basis, TrainingSet, collect
 
 
@@ -19,7 +21,8 @@ def gather(
     Fusion rules, overhead and networks are those of the earliest campaign. A kernel that several
     campaigns measured has the samples of all: the differences between them show how far the board
     drifted. Kernels that were measured under another fingerprint than the earliest campaign's are
-    left out, because they belong to another platform.
+    left out, because they belong to another platform. The correction for a slow core is learned
+    from all of them together, so that their latencies have one unit.
 
     Args:
         store: holds the measurements.
@@ -31,11 +34,12 @@ def gather(
         UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
     """
     chain = bases(store, campaign_id)
-    result = collect(store, platform, chain[-1], basis)
+    slow_core = felt(m for name in chain for m in learned_from(store, name))
+    result = collect(store, platform, chain[-1], basis, slow_core)
     left_out = Counter(result.left_out)
     boards = set(result.board_ids)
     for added in reversed(chain[:-1]):
-        more = collect(store, platform, added, basis)
+        more = collect(store, platform, added, basis, slow_core)
         left_out.update(more.left_out)
         if more.fingerprint != result.fingerprint:
             left_out["fingerprint"] += len(more.kernels)

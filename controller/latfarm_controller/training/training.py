@@ -20,6 +20,7 @@ from latfarm_controller.training.bundles import choose, next_path
 from latfarm_controller.training.energy import fit_energy
 from latfarm_controller.training.gather import bases
 from latfarm_controller.training.insight_trial import try_insights
+from latfarm_controller.training.pooling import other_scores
 from latfarm_controller.training.training_set import TrainingSet
 
 if TYPE_CHECKING:
@@ -40,8 +41,20 @@ def train(
     *,
     seed: int = 0,
     on_progress: OnProgress | None = None,
+    pool_from: Path | None = None,
 ) -> PlatformPredictor:
     """Fit a predictor to a campaign, and to those it adds to, and save it as a bundle at `path`.
+
+    Args:
+        store: holds the measurements.
+        platform: the platform.
+        campaign_id: the campaign.
+        path: file of the new bundle.
+        seed: random seed of the fit.
+        on_progress: called with each stage, and how far it is.
+        pool_from: the folder of all bundles. The newest ones of other platforms, if their
+            calibration networks were drawn alike, help to calibrate intervals. None: the
+            platform's own networks calibrate alone.
 
     Returns:
         The predictor as loaded from its bundle.
@@ -51,6 +64,7 @@ def train(
         StoreError: the measurements cannot be read, or the bundle cannot be written.
     """
     from latfarm_predictors.bundle import load_bundle, save_bundle
+    from latfarm_predictors.predict.predictor import DEFAULT_COVERAGE
 
     with _one_thread():
         data, trial = try_insights(store, platform, campaign_id, seed=seed)
@@ -64,6 +78,10 @@ def train(
         ) from error
     told = provenance(data, seed, started_s)
     told["insight"]["trial"] = trial.to_json()
+    if pool_from is not None:
+        predictor.correction.other_scores = other_scores(pool_from, platform, told)
+    promised = predictor.correction.calibration.guarantee(DEFAULT_COVERAGE)
+    told["guarantee"] = promised.to_json()
     if sibling is not None:
         told["started_from"] = {
             "bundle": sibling.bundle,
@@ -103,6 +121,7 @@ def _fit(
             seed=seed,
             on_progress=on_progress,
         )
+        predictor.slow_core = data.slow_core
     return predictor
 
 
@@ -154,7 +173,15 @@ def retrain(
             f"{campaign or '(not told)'} is not in {config.store_file}; to make one here, run: "
             f"latfarm characterize --platform {platform}"
         )
-    train(store, platform, campaign, path, seed=int(told.get("seed", 0)), on_progress=on_progress)
+    train(
+        store,
+        platform,
+        campaign,
+        path,
+        seed=int(told.get("seed", 0)),
+        on_progress=on_progress,
+        pool_from=config.bundles_dir,
+    )
     return path
 
 
@@ -179,8 +206,11 @@ def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, A
         "transfer_ms_per_mb": data.transfer_ms_per_mb,
         "insight": dict(data.insight),
         "slow_core": data.slow_core.to_json(),
+        "host_noise": data.host_noise.to_json(),
+        "steadiness": dict(data.steadiness),
         "overruled": {"+".join(pair): seen.to_json() for pair, seen in data.overruled.items()},
         "protocol_version": PROTOCOL_VERSION,
+        "calibration_draw": data.calibration_draw,
         "seed": seed,
         "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),
         "versions": {name: _version(name) for name in _DISTRIBUTIONS},

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from latfarm_predictors.errors import PredictorsError
@@ -18,11 +18,17 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_correction import boundary_mb
-from latfarm_predictors.samples import KernelSample, NetworkSample
+from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.samples import KernelSample, NetworkSample, mad_of
+from latfarm_predictors.slow_core import SlowCore
 
+from latfarm_controller.campaigns.call_overhead import PURPOSE as OVERHEAD
+from latfarm_controller.campaigns.host_noise import HostNoise
+from latfarm_controller.campaigns.kernels.padding import PURPOSE as PADDING
 from latfarm_controller.campaigns.kernels.padding_profile import within_samples
 from latfarm_controller.campaigns.kernels.padding_results import padded_samples, with_cold
 from latfarm_controller.campaigns.networks import campaign as networks
+from latfarm_controller.campaigns.networks.calibration import SCALED
 from latfarm_controller.campaigns.profiles.fusion_in_networks import (
     Pair,
     Seen,
@@ -42,7 +48,6 @@ from latfarm_controller.campaigns.profiles.insight import (
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import accounts_for, in_context
 from latfarm_controller.campaigns.sampling.base import Excluded
-from latfarm_controller.campaigns.slow_core import SlowCore
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training.campaign_measurements import (
@@ -52,6 +57,9 @@ from latfarm_controller.training.campaign_measurements import (
 from latfarm_controller.training.energy import EnergySet, collect_energy
 
 _log = logging.getLogger(__name__)
+
+DOUBTFUL_TIMES = 3.0
+"""How many times the noise of the host a doubtful measurement is assumed to have."""
 
 
 @dataclass
@@ -75,6 +83,9 @@ class TrainingSet:
             neighbours is learned from these.
         overruled: pairs of ops that networks fuse differently than single pairs did.
         slow_core: the correction for a slow core that all latencies here already contain.
+        host_noise: what is usual on the host that measured.
+        steadiness: how many measurements have each steadiness, see `campaigns.host_noise`.
+        calibration_draw: how the calibration networks were drawn, see `networks.calibration`.
     """
 
     platform: str
@@ -92,6 +103,9 @@ class TrainingSet:
     places: list[list[KernelSample]] = field(default_factory=list)
     overruled: Mapping[Pair, Seen] = field(default_factory=dict)
     slow_core: SlowCore = field(default_factory=SlowCore)
+    host_noise: HostNoise = field(default_factory=HostNoise)
+    steadiness: Mapping[str, int] = field(default_factory=dict)
+    calibration_draw: str = SCALED
 
 
 @dataclass(frozen=True)
@@ -116,18 +130,18 @@ def recorded_basis(outcome: Mapping[str, Any]) -> Basis:
 
 
 def collect(
-    store: Store, platform: str, campaign_id: str, basis: Basis | None = None
+    store: Store,
+    platform: str,
+    campaign_id: str,
+    basis: Basis | None = None,
+    slow_core: SlowCore | None = None,
 ) -> TrainingSet:
-    """The kernels and networks that one campaign measured.
+    """The kernels and networks that one campaign measured, corrected for a slow core.
 
     Only the campaign's own measurements count, because networks that others measured may be the
     ones that judge the predictor. `campaign_measurements` says which measurements are left out.
-
-    Args:
-        store: holds the measurements.
-        platform: the platform that was measured.
-        campaign_id: the campaign.
-        basis: what the times of kernels rest on; None: what the campaign measured for.
+    The times of kernels rest on `basis`, by default on what the campaign measured for. Without
+    `slow_core`, the correction is learned from this campaign alone.
 
     Raises:
         UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
@@ -135,25 +149,24 @@ def collect(
     """
     record = _campaign_of(store, platform, campaign_id)
     rules, overhead_ms = _rules_of(record)
-    found = read_campaign(store, record)
+    found = read_campaign(store, record, slow_core)
+    overhead_ms *= found.outcome_factors.get(OVERHEAD, 1.0)
     rules, otherwise = _as_networks_show(record, rules, found)
     chosen = basis or recorded_basis(record.outcome)
     profiles = chosen.kernels == "profile"
     alone = _measured_alone(found, overhead_ms, profiles=profiles)
-    between = padded_samples(record.outcome, store.get_graph) if _uses_pads(chosen, record) else []
-    padded = between + (within_samples(record.outcome, store.get_graph) if profiles else [])
+    between: list[KernelSample] = []
+    if _uses_pads(chosen, record):
+        between = _corrected(padded_samples(record.outcome, store.get_graph), found)
+    inside_pads = within_samples(record.outcome, store.get_graph) if profiles else []
+    padded = between + _corrected(inside_pads, found)
     transfer = _transfer_ms_per_mb(found, alone, between, overhead_ms, profiles=profiles)
     places = []
     if chosen.inside:
         places = _places(record, found, rules, transfer, profiles=profiles)
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
-    if found.left_out.get("fingerprint"):
-        _log.warning(
-            "%s: %d measurements were taken under another fingerprint and are left out",
-            platform,
-            found.left_out["fingerprint"],
-        )
+    _warn(platform, found)
     return TrainingSet(
         platform,
         record.campaign_id,
@@ -172,12 +185,41 @@ def collect(
         places=places,
         overruled=otherwise,
         slow_core=found.slow_core,
+        host_noise=found.host_noise,
+        steadiness=found.steadiness,
+        calibration_draw=str(record.outcome.get("networks", {}).get("draw", SCALED)),
     )
+
+
+def _warn(platform: str, found: CampaignMeasurements) -> None:
+    """Log what a person should know about the measurements of a campaign."""
+    if found.left_out.get("fingerprint"):
+        _log.warning(
+            "%s: %d measurements were taken under another fingerprint and are left out",
+            platform,
+            found.left_out["fingerprint"],
+        )
+    if found.host_noise.hopeless:
+        _log.warning("%s: %s", platform, found.host_noise.sentence)
 
 
 def _uses_pads(chosen: Basis, record: CampaignRecord) -> bool:
     """Whether times between pads count; those of a campaign that records no insight always do."""
     return chosen.kernels == "padded" or chosen_insight(record.outcome) is None
+
+
+def _corrected(samples: Iterable[KernelSample], found: CampaignMeasurements) -> list[KernelSample]:
+    """Samples from a campaign's outcome, corrected for a slow core like its measurements."""
+    factor = found.outcome_factors.get(PADDING, 1.0)
+    return [
+        replace(
+            sample,
+            latency_ms=sample.latency_ms * factor,
+            mad_ms=sample.mad_ms * factor,
+            cold_ms=None if sample.cold_ms is None else sample.cold_ms * factor,
+        )
+        for sample in samples
+    ]
 
 
 def _campaign_of(store: Store, platform: str, campaign_id: str) -> CampaignRecord:
@@ -242,8 +284,23 @@ def _measured_alone(
         kernel = Kernel(graph)
         told = found.profiles.get(hash_of(graph), ())
         share = layout_share(told, overhead_ms) if profiles else None
-        samples += [sample_of(kernel, m, overhead_ms, share) for m in answers]
+        samples += [_weighted(sample_of(kernel, m, overhead_ms, share), m, found) for m in answers]
     return samples
+
+
+def _weighted(
+    sample: KernelSample, measurement: Measurement, found: CampaignMeasurements
+) -> KernelSample:
+    """A sample whose deviation is at least what is usual between measurements on its host.
+
+    Runs that happen to agree do not make a measurement better than the host allows. A doubtful
+    measurement that has no better one beside it counts as `DOUBTFUL_TIMES` as noisy.
+    """
+    noise = found.host_noise.noise
+    if noise is None:
+        return sample
+    times = DOUBTFUL_TIMES if measurement.request_id in found.doubtful else 1.0
+    return replace(sample, mad_ms=max(sample.mad_ms, mad_of(times * noise * sample.latency_ms)))
 
 
 def _by_kernel(samples: Iterable[KernelSample]) -> dict[str, KernelSample]:

@@ -10,6 +10,12 @@ from latfarm_predictors.features.table import Array
 
 KINDS = ("none", "scale", "ridge", "gp")
 """Kinds of corrections, the simplest first: none, one factor, linear, Gaussian process."""
+_WORTH = 0.95
+"""A more complex correction must lower the error to this share."""
+_SURE = 2.0
+"""A more complex correction must lower the error by this many standard errors."""
+MOST_ERROR = 0.5
+"""A network's log error counts as at most this when corrections are compared."""
 _STRETCH = 0.25
 """Features are clipped to their range in the fit, widened on both sides by this share of it."""
 _GP_NOISE = 0.05**2
@@ -138,3 +144,18 @@ def _covariance(left: Array, right: Array) -> Array:
     gap = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
     linear = np.einsum("ik,jk->ij", left, right)
     return np.asarray(0.04 * np.exp(-gap / (2.0 * 2.5**2)) + 0.01 * linear / 3.0 + 0.01)
+
+
+def surely_better(
+    new: tuple[float, CorrectionFit, Array], old: tuple[float, CorrectionFit, Array]
+) -> bool:
+    """Whether a correction's error is smaller by 5 %, and by two standard errors of the difference.
+
+    That twenty networks happen to favour a coefficient is no reason to use it, because predictions
+    are wanted for networks unlike them.
+    """
+    if new[0] >= _WORTH * old[0]:
+        return False
+    gains = np.minimum(np.abs(old[2]), MOST_ERROR) - np.minimum(np.abs(new[2]), MOST_ERROR)
+    standard_error = float(gains.std(ddof=1)) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(gains.mean() > _SURE * standard_error)

@@ -15,7 +15,7 @@ spend their time on the same families of kernels (`likeness.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -25,8 +25,15 @@ from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import ErrorShare, estimate_share
 from latfarm_predictors.kernels.families import FAMILIES
-from latfarm_predictors.learned.correction_fits import KINDS, CorrectionFit, fit_candidate
+from latfarm_predictors.learned.correction_fits import (
+    KINDS,
+    MOST_ERROR,
+    CorrectionFit,
+    fit_candidate,
+    surely_better,
+)
 from latfarm_predictors.learned.likeness import Likeness
+from latfarm_predictors.learned.score_pool import SCORES_VERSION, ScorePool
 from latfarm_predictors.models.base import ModelState
 
 MEGABYTE = 1e6
@@ -41,12 +48,6 @@ _RIDGES = (1.0, 3.0, 10.0, 30.0)
 """Penalties of the linear correction, among which leave-one-out chooses."""
 _LEAST_NETWORKS = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
 """Smallest number of networks for each kind of correction."""
-_WORTH = 0.95
-"""A more complex correction must lower the error to this share."""
-_SURE = 2.0
-"""A more complex correction must lower the error by this many standard errors."""
-_CAP = 0.5
-"""A network's log error counts as at most this when corrections are compared."""
 _EVICTING_MB = (1.0, 4.0, 16.0, 64.0)
 """Sizes, in megabytes, of the caches that may have lost a network's weights."""
 _PLAIN_FEATURES = 8
@@ -250,28 +251,13 @@ def _compete(networks: Sequence[NetworkFigures], latency: Array) -> tuple[Correc
             for features in (plain, design) if kind == "ridge" else (plain,):
                 for ridge in ridges:
                     fitted, left_out = fit_candidate(kind, blend, ridge, features, ratio)
-                    score = float(np.minimum(np.abs(left_out), _CAP).mean()) if count else 0.0
+                    score = float(np.minimum(np.abs(left_out), MOST_ERROR).mean()) if count else 0.0
                     if level is None or score < level[0] - 1e-12:
                         level = (score, fitted, left_out)
-        if level is not None and (best is None or _surely_better(level, best)):
+        if level is not None and (best is None or surely_better(level, best)):
             best = level
     assert best is not None  # "none" always competes
     return best[1], best[2]
-
-
-def _surely_better(
-    new: tuple[float, CorrectionFit, Array], old: tuple[float, CorrectionFit, Array]
-) -> bool:
-    """Whether a correction's error is smaller by 5 %, and by two standard errors of the difference.
-
-    That twenty networks happen to favour a coefficient is no reason to use it, because predictions
-    are wanted for networks unlike them.
-    """
-    if new[0] >= _WORTH * old[0]:
-        return False
-    gains = np.minimum(np.abs(old[2]), _CAP) - np.minimum(np.abs(new[2]), _CAP)
-    standard_error = float(gains.std(ddof=1)) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
-    return bool(gains.mean() > _SURE * standard_error)
 
 
 class NetworkCorrection:
@@ -283,6 +269,7 @@ class NetworkCorrection:
         share: how the errors of kernels add up.
         residuals: log(measured / predicted) of each network by a correction without it, shape (n,).
         scores: absolute residual of each network divided by its sigma, shape (n,).
+        other_scores: scores of other platforms, by name, that calibrate intervals as well.
     """
 
     kind = "network-correction"
@@ -293,6 +280,12 @@ class NetworkCorrection:
         self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
         self.scores: Array = np.zeros(0)
+        self.other_scores: Mapping[str, Array] = {}
+
+    @property
+    def calibration(self) -> ScorePool:
+        """The scores that intervals are calibrated by."""
+        return ScorePool(self.scores, self.other_scores)
 
     @property
     def chosen(self) -> str:
@@ -331,7 +324,12 @@ class NetworkCorrection:
     def state(self) -> ModelState:
         """What was learned, as plain data."""
         values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
+        values["scores_version"] = SCORES_VERSION
         arrays = {"residuals": self.residuals, "scores": self.scores}
+        if self.other_scores:
+            values["other_platforms"] = list(self.other_scores)
+            for number, told in enumerate(self.other_scores.values()):
+                arrays[f"other_scores_{number}"] = told
         if len(self._likeness.points):
             arrays["like_points"] = self._likeness.points
             arrays["like_squares"] = self._likeness.squares
@@ -349,6 +347,8 @@ class NetworkCorrection:
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
+        others = enumerate(state.values.get("other_platforms", ()))
+        model.other_scores = {str(name): state.arrays[f"other_scores_{n}"] for n, name in others}
         if "like_points" in state.arrays:  # missing with few networks and in older versions
             model._likeness = Likeness(state.arrays["like_points"], state.arrays["like_squares"])
         given: dict[str, Any] = {}

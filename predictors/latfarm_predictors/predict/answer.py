@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.learned.score_pool import CoverageGuarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +33,21 @@ class KernelAnswer:
 
 @dataclass(frozen=True)
 class Answer:
-    """The predicted latency of a network on a platform.
+    """The predicted latency of a network on a platform, as on a core that nothing slows down.
 
     Attributes:
         network: name of the network.
         platform: name of the platform.
         latency_ms: predicted latency in ms.
-        interval_ms: ends of an interval in ms that holds the true latency with probability
-            `coverage`.
+        interval_ms: ends of an interval in ms that holds the latency, corrected for the slowdown of
+            the core (`slow_core`), with probability `coverage`.
         coverage: that probability.
         calibrated: whether there are enough calibration networks for that interval.
         kernels: the network's kernels; made when they are first looked at.
         unsupported: the nodes whose ops the platform cannot run or no regressor knows, each with
             the reason.
         bundle: name of the bundle that predicted it.
+        guarantee: what intervals of this coverage promise for this very platform.
     """
 
     network: str
@@ -56,6 +59,7 @@ class Answer:
     kernels: tuple[KernelAnswer, ...]
     unsupported: tuple[str, ...] = ()
     bundle: str = ""
+    guarantee: CoverageGuarantee | None = None
 
     @staticmethod
     def with_kernels_later(
@@ -86,7 +90,8 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""
-        return asdict(self)
+        told = None if self.guarantee is None else self.guarantee.to_json()
+        return asdict(replace(self, guarantee=None)) | {"guarantee": told}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.features.layers import Peaks
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.intervals import normal_quantile, widened_quantile
+from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.kernels.context import marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
@@ -40,6 +40,7 @@ from latfarm_predictors.learned.network_correction import (
     figures,
 )
 from latfarm_predictors.learned.reuse_cost import ReuseCost
+from latfarm_predictors.learned.score_pool import CoverageGuarantee
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
@@ -51,11 +52,14 @@ from latfarm_predictors.predict.kernel_estimates import (
 )
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
+from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 _SMALL_CALLS = 10.0
 """A kernel counts as small when it takes less than this many calls of an empty model."""
 _SMALL_MS = 0.05
 """A kernel counts as small when it takes less than this, in ms, where a call costs nothing."""
+DEFAULT_COVERAGE = 0.9
+"""Coverage of intervals unless another one is asked for."""
 LEAST_FLOOR_MS = 1e-6
 """Latency in ms below that of any kernel or call, so that logarithms stay finite."""
 
@@ -90,6 +94,8 @@ class PlatformPredictor:
         context: what a kernel's neighbours change in its latency; None where they change nothing.
         reuse: what data that caches have lost cost a kernel; None where that costs nothing. There
             is no `context` beside it.
+        slow_core: the correction that is in all latencies this was made from, and so in its
+            predictions. Whoever compares these with a measurement corrects that one alike.
     """
 
     platform: str
@@ -108,13 +114,14 @@ class PlatformPredictor:
     left_out: int = 0
     context: ContextModel | None = None
     reuse: ReuseCost | None = None
+    slow_core: SlowCore = AS_TOLD
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
         """Latency of a network.
 
         Args:
             graph: the network.
-            coverage: probability with which the interval shall contain the true latency.
+            coverage: probability with which the interval shall contain the corrected latency.
 
         Raises:
             ValueError: the coverage is not strictly between 0 and 1.
@@ -126,7 +133,7 @@ class PlatformPredictor:
 
         Args:
             graphs: the networks.
-            coverage: probability with which an interval shall contain the true latency.
+            coverage: probability with which an interval shall contain the corrected latency.
 
         Raises:
             ValueError: the coverage is not strictly between 0 and 1.
@@ -152,7 +159,7 @@ class PlatformPredictor:
             for graph, rows in zip(graphs, found.rows, strict=True)
         ]
         latency, sigma = self.correction.predict(networks)
-        factor, calibrated = widened_quantile(self.correction.scores, coverage)
+        factor, calibrated, guarantee = self._promise(coverage)
         low, high = latency * np.exp(-factor * sigma), latency * np.exp(factor * sigma)
         check_finite(self.bundle or self.platform, latency, low, high)
         strange = {row for row, kernel in enumerate(found.kernels) if kernel.reason}
@@ -175,6 +182,7 @@ class PlatformPredictor:
                     interval_ms=interval_ms,
                     coverage=coverage,
                     calibrated=calibrated,
+                    guarantee=guarantee,
                     unsupported=() if strange.isdisjoint(rows) else unsupported(parts, kernels),
                     bundle=self.bundle,
                 )
@@ -276,8 +284,24 @@ class PlatformPredictor:
             "left_out_median_error": float(np.median(residuals)) if known else None,
             "left_out_worst_error": float(residuals.max()) if known else None,
             "left_out_within10": float(np.mean(residuals <= 0.1)) if known else None,
+            "guarantee": self.correction.calibration.guarantee(DEFAULT_COVERAGE).to_json(),
             **({} if self.energy is None else {"energy": self.energy.explain()}),
         }
+
+    def _promise(self, coverage: float) -> tuple[float, bool, CoverageGuarantee]:
+        """Factor on the sigma of networks, whether it is calibrated, and what it promises."""
+        calibration = self.correction.calibration
+        key = (coverage, len(calibration.own), tuple(calibration.others))
+        if key not in self._promises:
+            self._promises[key] = (
+                *calibration.factor(coverage),
+                calibration.guarantee(coverage),
+            )
+        return self._promises[key]
+
+    @cached_property
+    def _promises(self) -> dict[tuple[object, ...], tuple[float, bool, CoverageGuarantee]]:
+        return {}
 
     def _fixed_costs(self, moved_mb: float) -> _FixedCosts:
         """The fixed costs of a network of which this many megabytes are moved in and out."""

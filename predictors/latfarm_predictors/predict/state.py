@@ -17,6 +17,7 @@ from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
 from latfarm_predictors.samples import Measured
+from latfarm_predictors.slow_core import SlowCore
 
 BASELINES_PART = "baselines"
 """Name of the part of a predictor's state that holds the baselines; predicting does not need it."""
@@ -48,6 +49,7 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
             "transfer_ms_per_mb": predictor.transfer_ms_per_mb,
             "peaks": None if predictor.peaks is None else asdict(predictor.peaks),
             "left_out": predictor.left_out,
+            "slow_core": predictor.slow_core.to_json(),
         },
         parts=parts,
     )
@@ -86,6 +88,7 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         left_out=int(values.get("left_out", 0)),
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
         reuse=ReuseCost.from_state(parts["reuse"]) if "reuse" in parts else None,
+        slow_core=SlowCore.from_json(values.get("slow_core")),
     )
 
 

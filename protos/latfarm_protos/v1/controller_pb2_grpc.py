@@ -160,7 +160,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """Gives the true latency, from the store or measured now. It sends progress, then one answer.
+        """Gives the latency, from the store or measured now. It sends progress, then one answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -286,7 +286,7 @@ def test_a_store_that_fails_ends_the_campaign_for_its_watchers(
 def test_training_stops_when_told(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     began, stopped = threading.Event(), threading.Event()
 
-    def train(*_: Any, on_progress: Callable[[str, int, int], None]) -> None:
+    def train(*_: Any, on_progress: Callable[[str, int, int], None], **_more: Any) -> None:
         try:
             while True:
                 on_progress("kernels", 1, 2)

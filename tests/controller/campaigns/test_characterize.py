@@ -237,7 +237,7 @@ def test_training_leaves_out_measurements_that_cannot_be_trusted(store: Store) -
 
     change(kernels[0], outcome=str(Outcome.MODEL_ERROR), latency_ms=None)
     change(kernels[1], fingerprint="other")
-    change(kernels[2], unstable=True)
+    change(kernels[2], unstable=True, mad_ms=1.0)
     change(kernels[3], protocol_version=99)
     keep(store, campaign, requests, platform, "k1")
     record = store.get_campaign("k1")

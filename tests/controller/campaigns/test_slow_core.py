@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from latfarm_controller.campaigns.slow_core import LEAST_PAIRS, SlowCore, felt, slowdown_of
+from latfarm_controller.campaigns.slow_core import LEAST_PAIRS, felt
 from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.slow_core import SlowCore, slowdown_of
 
 
 def timed(model: int, at: float, slowdown: float | str, latency_ms: float) -> Measurement:
@@ -77,3 +78,21 @@ def test_all_latencies_of_a_measurement_are_corrected() -> None:
         assert core.settled(quiet) is quiet
     assert SlowCore.from_json(core.to_json()) == core
     assert SlowCore.from_json(None) == SlowCore()
+
+
+def test_sentinels_tell_where_nothing_else_was_repeated() -> None:
+    draw = random.Random(2)
+    marks = [
+        timed(0, at, slowdown, 0.1 * slowdown**-0.3 * draw.lognormvariate(0.0, 0.02))
+        for at, slowdown in enumerate(draw.choice([1.0, 1.4, 1.8]) for _ in range(90))
+    ]
+    found = felt(marks)
+    assert found.pairs >= LEAST_PAIRS
+    assert found.shift == pytest.approx(-0.3, abs=0.05)
+
+
+def test_many_sentinels_do_not_speak_for_all_models() -> None:
+    marks = [timed(999, at, 1.0 + 0.8 * (at % 2), 1.0) for at in range(200)]
+    kernels = repeats(-0.3, 120)
+    assert felt(marks).shift == 0.0, "the sentinel feels what was assumed"
+    assert felt([*marks, *kernels]).shift == pytest.approx(-0.3, abs=0.06)

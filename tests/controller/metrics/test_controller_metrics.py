@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,8 +27,10 @@ from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.learned.score_pool import ScorePool
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.predict.answer import Answer
+from latfarm_predictors.slow_core import SlowCore
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -184,6 +187,9 @@ class Store:
 class Predictor:
     """Predicts 2 ms for every network, with an interval of 1 to 3 ms."""
 
+    slow_core = SlowCore(shift=-1.0)
+    """Latencies that were measured at a slowdown of 2 count double."""
+
     def predict(self, net: Graph, coverage: float) -> Answer:
         return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
 
@@ -253,8 +259,9 @@ def test_predictions_are_compared_while_no_board_here_times(
         )
         looking = asyncio.create_task(observer.run())
         farm.quiet = True
-        for latency_ms in (2.5, 4.0):
-            metrics.network_measured(graph(), measurement(latency_ms, "network"))
+        slow = replace(measurement(1.25, "network"), conditions={"slowdown": "2"})
+        metrics.network_measured(graph(), slow)  # 2.5 ms in the unit of the predictor
+        metrics.network_measured(graph(), measurement(4.0, "network"))
         await eventually(metrics, "queue_length", platform="p")
         assert value(metrics, "prediction_error_ratio_count", **where) is None
         farm.quiet = False
@@ -280,7 +287,7 @@ def test_a_new_bundle_tells_of_the_networks_that_its_fit_left_out() -> None:
     assert value(metrics, "prediction_covered_total", **where) == 0
     residuals = np.log([1.25, 0.5, *[1.0] * 18])
     scores = np.array([0.5, 9.0, *[0.5] * 18])  # 9.0 lies far outside of the others
-    correction = SimpleNamespace(residuals=residuals, scores=scores)
+    correction = SimpleNamespace(residuals=residuals, scores=scores, calibration=ScorePool(scores))
     metrics.trained(SimpleNamespace(platform="p", correction=correction))  # type: ignore[arg-type]
     assert value(metrics, "prediction_error_ratio_count", **where) == 20
     assert value(metrics, "prediction_error_ratio_sum", **where) == pytest.approx(0.2 + 1.0)

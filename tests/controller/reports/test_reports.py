@@ -20,7 +20,12 @@ def row(
     )
     answer = Answer(name, "p", predicted, (low, high), 0.9, True, (kernel,), ("x: Foo",), "0001")
     return networks.NetworkRow(
-        name, measured, [measured, measured * 1.02], answer, {"forest": measured * 2}
+        name,
+        measured,
+        measured * 1.5,
+        [measured, measured * 1.02],
+        answer,
+        {"forest": measured * 2},
     )
 
 

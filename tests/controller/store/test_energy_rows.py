@@ -64,6 +64,8 @@ def test_energies_are_exported(
     write_measurements(tmp_path / "own.parquet", (m for m, _ in told))
     for file in (tmp_path / "all" / "measurements.parquet", tmp_path / "own.parquet"):
         table = pq.read_table(file)
+        if file.stem == "own":
+            table = table.drop_columns(["corrected_ms", "timed_ms"])
         # New columns are the last, so that the places of older columns do not change.
         assert table.column_names[-len(COLUMNS) - 1 :] == [*COLUMNS, "received_at_s"]
         rows = table.select(COLUMNS).to_pylist()

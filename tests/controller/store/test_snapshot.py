@@ -79,7 +79,11 @@ def test_measurements_from_elsewhere_are_written_with_the_same_columns(
     whole = pq.read_table(tmp_path / "whole.parquet").drop_columns(["seq", "campaign_id"])
     told = filled.campaign_measurements("c").values()
     assert write_measurements(tmp_path / "m.parquet", iter(told)) == 8
-    assert pq.read_table(tmp_path / "m.parquet").to_pylist() == whole.to_pylist()
+    written = pq.read_table(tmp_path / "m.parquet")
+    assert written.column_names[-2:] == ["corrected_ms", "timed_ms"]
+    assert written.drop_columns(["corrected_ms", "timed_ms"]).to_pylist() == whole.to_pylist()
+    latencies = [m.latency_ms for m in told]
+    assert written.column("corrected_ms").to_pylist() == latencies, "nothing was learned here"
     assert write_measurements(tmp_path / "m.csv", told) == 8
     with (tmp_path / "m.csv").open(newline="") as file:
         assert [row["request_id"] for row in csv.DictReader(file)] == [m.request_id for m in told]

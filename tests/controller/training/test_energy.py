@@ -44,6 +44,7 @@ PROFILE: dict[str, Any] = {**BOARD, "noise": 0.005}
 CHARACTERIZE: dict[str, Any] = {
     "budget": 100,
     "calibration": 9,
+    "calibration_draw": "scaled",  # like the networks that are held out
     "energy_ms": 10.0,
     "insight": "single",
     "exclude_lineages": ["mobilenet", "resnet", "squeezenet"],

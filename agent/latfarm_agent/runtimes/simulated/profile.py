@@ -33,6 +33,33 @@ class Throttle:
 
 
 @dataclass(frozen=True)
+class SimulatedNeighbour:
+    """Work of somebody else on the simulated core, which slows the core down.
+
+    It runs beside the last `length` of each `every` measurements. `slowdown`: how many times longer
+    the probe takes. `felt`: a model takes slowdown ** felt times as long.
+    """
+
+    every: int = 1
+    length: int = 1
+    slowdown: float = 2.0
+    felt: float = 0.8
+
+
+@dataclass(frozen=True)
+class LowerClock:
+    """When the simulated board runs at a lower clock: the last `length` of each `every` times.
+
+    `factor`: how many times longer every model and the probe then take. `mhz`: the clock otherwise.
+    """
+
+    every: int = 1
+    length: int = 1
+    factor: float = 2.0
+    mhz: float = 2000.0
+
+
+@dataclass(frozen=True)
 class Power:
     """The power and energy that a simulated board consumes.
 
@@ -96,6 +123,9 @@ class BoardProfile:
         measure_ms: real time that one measurement takes, in milliseconds.
         seed: random seed of the noise.
         power: the power that the board consumes; None: the board has no power rail.
+        neighbour: what slows the core down; None: the core belongs to the board alone.
+        lower_clock: when the clock is lower; None: the board always has the same clock, and does
+            not tell it.
     """
 
     platform: str
@@ -126,6 +156,8 @@ class BoardProfile:
     measure_ms: float = 0.0
     seed: int = 0
     power: Power | None = None
+    neighbour: SimulatedNeighbour | None = None
+    lower_clock: LowerClock | None = None
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> BoardProfile:
@@ -147,6 +179,9 @@ class BoardProfile:
                 values["tiles"] = SimulatedTiles(**values["tiles"])
             if "throttle" in values:
                 values["throttle"] = Throttle(**values["throttle"])
+            for name, kind in (("neighbour", SimulatedNeighbour), ("lower_clock", LowerClock)):
+                if values.get(name) is not None:
+                    values[name] = kind(**values[name])
             if values.get("power") is not None:
                 values["power"] = _power(values["power"])
             pairs = [tuple(pair) for pair in values.get("fused_pairs", ())]
@@ -178,6 +213,7 @@ class BoardProfile:
                 raise ValueError(f"{name}: must not be negative")
         if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
             raise ValueError("tiles: must be at least 1")
+        _check_core(profile)
         for name in ("multi_inbound", "multi_outbound"):
             if getattr(profile, name) not in (0, 1, 2):
                 raise ValueError(f"{name}: must be 0, 1 or 2")
@@ -195,6 +231,14 @@ class BoardProfile:
             return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _check_core(profile: BoardProfile) -> None:
+    """Raise a ValueError if what slows the core down would make it faster."""
+    if profile.neighbour is not None and not profile.neighbour.slowdown >= 1:
+        raise ValueError("neighbour: slowdown must be at least 1")
+    if profile.lower_clock is not None and not profile.lower_clock.factor >= 1:
+        raise ValueError("lower_clock: factor must be at least 1")
 
 
 def _power(data: Any) -> Power:

@@ -13,8 +13,9 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from latfarm_agent.runtimes.base import (
     Description,
@@ -34,6 +35,24 @@ from latfarm_agent.runtimes.simulated.profile import BoardProfile, Power
 
 VERSION = "1.0"
 """Version of the simulation, as the runtime reports it."""
+
+
+PROBE_US = 20.0
+"""Time of the probe on the undisturbed simulated core, in microseconds."""
+
+
+class _CoreState(NamedTuple):
+    """The core during one measurement.
+
+    Attributes:
+        felt: how many times longer models take.
+        probe_us: time of the probe in microseconds; None: there is no probe.
+        clock_mhz: its clock; 0: the board does not tell it.
+    """
+
+    felt: float
+    probe_us: float | None
+    clock_mhz: float
 
 
 class SimulatedAccount:
@@ -120,10 +139,12 @@ class SimulatedRuntime:
         self._misbehave(graph, job)
         factor = 1.0 + profile.drift * job.sequence / 1000
         throttle = profile.throttle
-        if throttle.every and job.sequence % throttle.every >= throttle.every - throttle.length:
+        if _in_turn(job.sequence, throttle.every, throttle.length):
             if throttle.reported:
                 raise RuntimeFailure("THROTTLED", "the simulated board throttles")
             factor *= throttle.factor
+        core = self._core(job.sequence)
+        factor *= core.felt
         if job.session == 0 and profile.measure_ms:
             time.sleep(profile.measure_ms / 1e3)  # the real time of all sessions together
         self._draw = random.Random(_seed(profile.seed, job.request_id, job.session))
@@ -134,7 +155,29 @@ class SimulatedRuntime:
         if self._account is not None and profile.power is not None:
             spread = math.exp(self._draw.gauss(0.0, profile.power.noise))
             self._account.load(self._work_uj, spread)
-        return Prepared(cpu_clock="none", flush=self._flush, settles=False, energy=self._account)
+        return Prepared(
+            cpu_clock="none",
+            flush=self._flush,
+            settles=False,
+            probe_us=None if core.probe_us is None else partial(float, core.probe_us),
+            clock_mhz=core.clock_mhz,
+            energy=self._account,
+        )
+
+    def _core(self, sequence: int) -> _CoreState:
+        """What slows the core down during a measurement."""
+        neighbour, clock = self._profile.neighbour, self._profile.lower_clock
+        if neighbour is None and clock is None:
+            return _CoreState(1.0, None, 0.0)
+        slowdown = felt = 1.0
+        clock_mhz = 0.0
+        if neighbour is not None and _in_turn(sequence, neighbour.every, neighbour.length):
+            slowdown = neighbour.slowdown
+            felt = slowdown**neighbour.felt
+        if clock is not None:
+            times = clock.factor if _in_turn(sequence, clock.every, clock.length) else 1.0
+            slowdown, felt, clock_mhz = slowdown * times, felt * times, clock.mhz / times
+        return _CoreState(felt, PROBE_US * slowdown, clock_mhz)
 
     def run(self) -> float | None:
         """Return the latency of one run in simulated milliseconds."""
@@ -185,6 +228,11 @@ class SimulatedRuntime:
             chance = random.Random(_seed(profile.seed, "crash", job.request_id, job.session))
             if chance.random() < profile.crash_rate:
                 os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _in_turn(sequence: int, every: int, length: int) -> bool:
+    """Whether a measurement is one of the last `length` of each `every`; never if that is 0."""
+    return bool(every) and sequence % every >= every - length
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -1,11 +1,20 @@
-"""Which networks a predictor is calibrated with: many families, evenly spread over latencies."""
+"""Which networks a predictor is calibrated with: many families, drawn as those are that judge it.
+
+An interval holds as often as it says only for networks like those that calibrated it. There are two
+draws. "variants" redraws the channels and windows of every layer, like the networks that judge
+predictors (`zoo.draws.variants`); these are less regular than published networks, and so are the
+networks that an architecture search asks about. "scaled" changes the width and the resolution of
+whole networks, evenly spread over numbers of operations; campaigns before the other draw used it.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
+from typing import Literal, get_args
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
@@ -14,7 +23,12 @@ from latfarm_predictors.graph.totals import graph_totals
 
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
+from latfarm_controller.zoo.draws.variants import variant
 
+Draw = Literal["variants", "scaled"]
+"""How calibration networks are drawn, as described above."""
+DRAWS: tuple[Draw, ...] = get_args(Draw)
+VARIANTS, SCALED = DRAWS
 LEAST_FAMILIES = 6
 """Number of zoo families that a calibration needs."""
 WIDTHS = (0.35, 0.5, 0.75, 1.0, 1.25, 1.5)
@@ -28,6 +42,13 @@ _TINY_IMAGE = 64
 _ANY_WILL_DO = 0.45
 """Distances from the aim below this one, in logarithms of operations, all count as equal: a fifth
 of a decade. So chance varies width and resolution."""
+_FIRST_SEED = 1_000_000_007
+"""Seeds of variants begin here, far from those of networks that judge predictors, so that no
+network does both."""
+_SEEDS_A_DRAW = 100_000
+"""Difference between the first seeds of two draws."""
+_PATIENCE = 40
+"""Number of variants of a family that are drawn in vain before the family is given up."""
 _MOST_OPTIONS = 8
 """Number of widths and resolutions that are tried until one gives a new network."""
 
@@ -46,13 +67,16 @@ def calibration_networks(
     exclude_lineages: Collection[str] = (),
     seed: int = 0,
     macs: tuple[float, float] = (6e7, 6e9),
+    draw: Draw = VARIANTS,
 ) -> list[Graph]:
-    """`count` networks of at least six families, with different widths and resolutions.
+    """`count` networks of at least six families, each family as often as the others.
 
-    The numbers of operations to aim at lie evenly, by their logarithms, between the limits of
-    `macs`. Each aim is given to the family that has had the fewest turns and can come closest to
-    it. Not every family reaches every number of operations, so that an aim is met as closely as
-    width and resolution allow.
+    Variants are drawn until their multiply-adds lie within `macs`.
+
+    With "scaled", the numbers of operations to aim at lie evenly, by their logarithms, between the
+    limits of `macs`. Each aim is given to the family that has had the fewest turns and can come
+    closest to it. Not every family reaches every number of operations, so that an aim is met as
+    closely as width and resolution allow.
 
     Args:
         count: how many networks.
@@ -60,6 +84,7 @@ def calibration_networks(
         seed: random seed of the order in which families get their turn, and of drawn families.
         macs: least and most multiply-adds of a network. At 20 per nanosecond, 6e7 to 6e9 of them
             take 3 to 300 ms.
+        draw: how networks are drawn, see the module.
 
     Raises:
         UsageError: fewer than six families are left (or fewer than `count`, if that is less).
@@ -71,6 +96,8 @@ def calibration_networks(
             f"calibration needs {LEAST_FAMILIES} zoo families, and without the lineages "
             f"{', '.join(sorted(exclude_lineages))} there are {len(families)}"
         )
+    if draw == VARIANTS:
+        return _variants(count, list(families), Random(seed), seed, macs)
     bases = [
         _Base(family, float(graph_totals(family.build(seed=seed)).macs))
         for family in families.values()
@@ -88,6 +115,31 @@ def calibration_networks(
         if graph is not None:
             chosen[hash_of(graph)] = (aim, graph)
     return [graph for _, graph in sorted(chosen.values(), key=lambda pair: pair[0])]
+
+
+def _variants(
+    count: int, names: list[str], random: Random, seed: int, macs: tuple[float, float]
+) -> list[Graph]:
+    """Variants of families that take turns; a family without variants within `macs` has none."""
+    random.shuffle(names)
+    numbers = itertools.count(_FIRST_SEED + seed * _SEEDS_A_DRAW)
+    found: dict[str, Graph] = {}
+    while names and len(found) < count:
+        for name in list(names):
+            for number in itertools.islice(numbers, _PATIENCE):
+                try:
+                    graph = variant(name, number, label=f"{name}-calibration-{len(found)}")
+                except GraphError:
+                    continue  # its windows are larger than its maps
+                fits = macs[0] <= graph_totals(graph).macs <= macs[1]
+                if fits and hash_of(graph) not in found:
+                    found[hash_of(graph)] = graph
+                    break
+            else:
+                names.remove(name)
+            if len(found) == count:
+                break
+    return list(found.values())
 
 
 def _scaled(base: _Base, width: float, resolution: int) -> float:

@@ -15,7 +15,7 @@ from latfarm_predictors.samples import NetworkSample
 from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns.energy import energy_story, network_energy
-from latfarm_controller.campaigns.networks.calibration import calibration_networks
+from latfarm_controller.campaigns.networks.calibration import VARIANTS, Draw, calibration_networks
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
 from latfarm_controller.campaigns.plans import Asker, Batch, Plan, PlannedCampaign
 
@@ -40,6 +40,7 @@ class NetworkOptions(CampaignOptions):
         exclude_lineages: lineages whose families are left out of the draw.
         least_macs: least multiply-adds of a drawn network.
         most_macs: most multiply-adds of a drawn network.
+        draw: how networks are drawn, see `networks.calibration`.
         profile: ask for layer times in the first pass; only for platforms that have a profiler.
         settings: changes of the measurement settings.
     """
@@ -52,6 +53,7 @@ class NetworkOptions(CampaignOptions):
     exclude_lineages: list[str] = Field(default_factory=list)
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
+    draw: Draw = VARIANTS
     profile: bool = False
     settings: SettingsChange = SettingsChange()
 
@@ -104,6 +106,7 @@ class NetworkCampaign(PlannedCampaign):
             exclude_lineages=options.exclude_lineages,
             seed=options.seed,
             macs=(options.least_macs, options.most_macs),
+            draw=options.draw,
         )
         self._graphs = {hash_of(graph): graph for graph in graphs}
         random = Random(options.seed)
@@ -152,6 +155,7 @@ class NetworkCampaign(PlannedCampaign):
                 }
                 for sample in samples
             ],
+            **({} if self._given else {"draw": self._options.draw}),
             **self._energy_story(),
             "failed": {
                 self._graphs[key].name: next(

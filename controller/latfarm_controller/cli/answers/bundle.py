@@ -1,4 +1,4 @@
-"""`latfarm bundle`: list, export, import and retrain the bundles that hold predictors."""
+"""`latfarm bundle`: list, show, export, import and retrain the bundles that hold predictors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     \b
     Examples:
       latfarm bundle
+      latfarm bundle show local-onnxruntime1.31-fp32-1t
       latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
       latfarm bundle import pixel.zip
     """,
@@ -46,6 +47,49 @@ def list_bundles(
         output.json_text([{"platform": p, "path": str(path)} for p, path in found.items()])
         return
     output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in found.items()])
+
+
+@app.command("show")
+def show_bundle(
+    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
+    coverage: Annotated[
+        float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
+    ] = 0.9,
+    as_json: inputs.Json = False,
+) -> None:
+    """Show what the newest bundle of a platform was made from, and what its intervals promise.
+
+    \b
+    Examples:
+      latfarm bundle show local-onnxruntime1.31-fp32-1t
+      latfarm bundle show local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
+    """
+    from latfarm_predictors.bundle import read_provenance
+
+    from latfarm_controller.campaigns.host_noise import HostNoise, counts_told
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import choose, load
+
+    path = choose(load_config().bundles_dir, platform)
+    told, predictor = read_provenance(path), load(path)
+    promised = predictor.correction.calibration.guarantee(coverage)
+    if as_json:
+        shown = told | {"guarantee": promised.to_json(), "path": str(path)}
+        output.json_text(shown | {"slow_core": predictor.slow_core.to_json()})
+        return
+    core, noise = predictor.slow_core, HostNoise.from_json(told.get("host_noise"))
+    counts = counts_told(told.get("steadiness", {}))
+    rows = [
+        ("bundle", str(path)),
+        ("made at", str(told.get("trained_at", "unknown"))),
+        ("kernels", str(told.get("kernels", "unknown"))),
+        ("calibration networks", str(len(told.get("networks", ())))),
+        ("intervals", promised.sentence),
+        ("effect of a slow core", f"shift of the exponent {core.shift:+.2f}, {core.pairs} pairs"),
+        ("noise of the host", noise.sentence or "unknown"),
+        ("measurements", counts or "unknown"),
+    ]
+    output.table("", ["", ""], [list(row) for row in rows])
 
 
 @app.command("export")

@@ -28,7 +28,8 @@ Coverage = Annotated[
     typer.Option(
         min=0.5,
         max=0.99,
-        help="Share of cases in which the true latency shall lie in the interval.",
+        help="Share of cases in which the latency, corrected for the slowdown of the core, shall "
+        "lie in the interval.",
     ),
 ]
 PredictEnergy = Annotated[
@@ -202,6 +203,8 @@ def _show_totals(answer: Answer, cost: EnergyAnswer | None) -> None:
         f"{low:.3f} to {high:.3f} ms{trust}",
         style="bold",
     )
+    if answer.guarantee is not None and answer.calibrated:
+        console.print(answer.guarantee.sentence, style="dim")
     if cost is not None:
         low, high = cost.interval_mj
         trust = "" if cost.calibrated else UNCALIBRATED

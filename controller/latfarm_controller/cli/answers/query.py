@@ -1,4 +1,4 @@
-"""`latfarm query`: the true latency of models, from the store or measured on a board."""
+"""`latfarm query`: the latency of models, from the store or measured on a board."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def query(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Report the true latency of models: from the store if it is known, else from a board.
+    """Report the latency of models: from the store if it is known, else from a board.
 
-    The store knows a network even if another tool exported the model that was measured. The answer
-    says so ("same_export": false in JSON).
+    It is shown as timed, and corrected for the core's slowdown, as predictions are. The store knows
+    a network even if another tool exported its model; the answer says so ("same_export": false).
 
     \b
     Examples:
@@ -73,7 +73,7 @@ def query(
             )
             own = measurement.graph_hash == hash_of(graph)
             known = {"model": str(file), "hit": hit, "same_export": own}
-            answers.append({**known, **measurement.to_json()})
+            answers.append({**known, **output.measurement_json(measurement)})
             if not measurement.ok:
                 code = code or 1
                 output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
@@ -85,7 +85,7 @@ def query(
         output.json_text(answers if several else answers[0])
     elif rows:
         costs = output.ENERGY_HEADER if energy else ()
-        output.table("", ["model", "ms", "MAD, ms", *costs, "runs", "from", ""], rows)
+        output.table("", ["model", *output.LATENCY_HEADER, *costs, "runs", "from", ""], rows)
     return code
 
 
@@ -100,19 +100,14 @@ def _row(file: Path, measurement: Measurement, *, hit: bool, own: bool, energy: 
         energy: whether the table shows energies.
     """
     notes = [
-        note
-        for note, holds in (
-            ("unstable", measurement.unstable),
-            ("measured as another export of this network", not own),
-        )
-        if holds
+        output.stability(measurement),
+        "" if own else "measured as another export of this network",
     ]
     return [
         str(file),
-        f"{measurement.latency_ms:.3f}",
-        f"{measurement.mad_ms or 0:.3f}",
+        *output.latency_cells(measurement),
         *(output.energy_cells(measurement) if energy else ()),
         str(measurement.runs),
         "store" if hit else "board",
-        ", ".join(notes),
+        ", ".join(filter(None, notes)),
     ]

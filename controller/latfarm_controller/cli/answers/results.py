@@ -76,12 +76,12 @@ def list_results(
             )
         )
     if as_json:
-        output.json_text([m.to_json() for m in found])
+        output.json_text([output.measurement_json(m) for m in found])
         return
     output.table(
         "",
         [
-            *("graph", "platform", "purpose", "ms", "MAD, ms"),
+            *("graph", "platform", "purpose", *output.LATENCY_HEADER),
             *(output.ENERGY_HEADER if energy else ()),
             *("runs", "outcome"),
         ],
@@ -90,11 +90,10 @@ def list_results(
                 m.graph_hash[:12],
                 m.platform,
                 m.purpose,
-                "" if m.latency_ms is None else f"{m.latency_ms:.4f}",
-                "" if m.mad_ms is None else f"{m.mad_ms:.4f}",
+                *output.latency_cells(m, 4),
                 *(output.energy_cells(m) if energy else ()),
                 str(m.runs),
-                m.error_code or ("unstable" if m.unstable else str(m.outcome)),
+                m.error_code or output.stability(m) or str(m.outcome),
             ]
             for m in found
         ],

@@ -236,7 +236,8 @@ def _print(outcome: dict[str, Any]) -> None:
             ],
         )
     output.out().print(
-        "*: the fastest engine of that type for the network; ~: unstable measurement"
+        "*: the fastest engine of that type for the network; ~: unstable measurement; in brackets: "
+        "as timed, where the latency was corrected for the core's slowdown"
     )
     for network, platform, reason in engines.failures(outcome):
         output.out().print(f"{network} on {platform}: {reason}")

@@ -101,6 +101,41 @@ def _finite(data: Any) -> Any:
     return data
 
 
+LATENCY_HEADER = ("corrected, ms", "as timed, ms", "MAD, ms")
+"""Titles of the columns that `latency_cells` fills."""
+
+
+def latency_cells(measurement: Measurement, digits: int = 3) -> tuple[str, str, str]:
+    """The latency corrected for the core's slowdown, as timed, and its deviation; empty if none."""
+    from latfarm_predictors.slow_core import SlowCore
+
+    core = SlowCore.told_by(measurement)
+    found, mad_ms = core.latency(measurement), core.settled(measurement).mad_ms
+    if found is None:
+        return "", "", ""
+    shown = (found.corrected_ms, found.timed_ms, mad_ms or 0.0)
+    corrected, timed, deviation = (f"{value:.{digits}f}" for value in shown)
+    return corrected, timed, deviation
+
+
+def measurement_json(measurement: Measurement) -> dict[str, Any]:
+    """A measurement as plain JSON types, with its latency corrected and as timed beside it."""
+    from latfarm_predictors.slow_core import SlowCore
+
+    found = SlowCore.told_by(measurement).latency(measurement)
+    return measurement.to_json() | ({} if found is None else found.to_json())
+
+
+def stability(measurement: Measurement) -> str:
+    """What to say of a measurement whose runs or sessions differ; empty if it is stable."""
+    from latfarm_controller.campaigns.host_noise import CONDITION
+
+    if not measurement.unstable:
+        return ""
+    told = {"usual": "unstable, as usual on this host", "doubtful": "unstable and doubtful"}
+    return told.get(measurement.conditions.get(CONDITION, ""), "unstable")
+
+
 ENERGY_HEADER = ("mJ", "+-", "rail")
 """Titles of the columns that `energy_cells` fills."""
 

@@ -21,7 +21,8 @@ CellData = Mapping[str, Any]
 BUSY = 0.1
 """A cell counts as disturbed if other programs used its cores for more than this share of time."""
 
-MARKS = "Bold: the network's fastest. ~: unstable (passes differ by more than 5 %, or the runs' \
+MARKS = "Bold: the network's fastest. In brackets: the latency as timed, where the one before was \
+corrected for the core's slowdown. ~: unstable (passes differ by more than 5 %, or the runs' \
 deviation is above 2 %). ± spread: the larger of the deviation between sessions and between runs. \
 x: speed-up over one thread of the same engine."
 """Explains the marks in the cells of a table."""
@@ -55,13 +56,20 @@ def rows(outcome: Outcome, dtype: str) -> Iterator[tuple[str, list[CellData]]]:
 
 
 def cell_text(cell: CellData) -> str:
-    """One cell as text, for example "12.3 ±1.1 % 1.9x"; "failed" if there is no latency."""
+    """One cell as text, for example "12.3 (15.1) ±1.1 % 1.9x"; "failed" if there is no latency.
+
+    A latency that was corrected for the core's slowdown has the latency as timed in brackets.
+    """
     if cell["latency_ms"] is None:
         return "failed"
     mark = "~" if cell["unstable"] else ""
     speedup = cell["speedup"]
     gain = f" {speedup:.1f}x" if speedup is not None and cell["threads"] != 1 else ""
-    return f"{mark}{cell['latency_ms']:.4g} ±{cell['spread'] * 100:.1f} %{gain}"
+    timed_ms = cell.get("uncorrected_ms")
+    # MNN's protocol shows the mean of the runs, which is as timed.
+    corrected = timed_ms is not None and cell["latency_ms"] != cell.get("mean_ms")
+    timed = f" ({timed_ms:.4g})" if corrected else ""
+    return f"{mark}{cell['latency_ms']:.4g}{timed} ±{cell['spread'] * 100:.1f} %{gain}"
 
 
 def failures(outcome: Outcome) -> list[tuple[str, str, str]]:

@@ -1,8 +1,10 @@
 """Accuracy of predictions of networks, by family of networks, compared with every baseline.
 
 The columns are those of Table 8 of the nn-Meter paper: RMSPE, MAPE, and the shares within 5 % and
-10 %. Beside them stands what a predictor without any error would score, which
-`latfarm_predictors.judging` tells from the differences between the passes of each network.
+10 %. Latencies are corrected for the slowdown of the core, like those that the predictor learned
+from; each network's latency as timed stands beside it. What a predictor without any error would
+score stands beside them; `latfarm_predictors.judging` tells it from the differences between the
+passes of each network.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.judging import (
     RepeatedLatency,
     binomial_interval,
@@ -171,6 +172,12 @@ def refused_families(record: PlatformRecord) -> list[dict[str, Any]]:
     ]
 
 
+def promise(predictor: PlatformPredictor) -> dict[str, Any]:
+    """What intervals promise for the platform: expected coverage, and its 5 to 95 % range."""
+    promised = predictor.correction.calibration.guarantee(COVERAGE)
+    return {**promised.to_json(), "sentence": promised.sentence}
+
+
 def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list[dict[str, Any]]:
     answers = predictor.predict_many([network.graph for network in networks], COVERAGE)
     by_baseline = _baselines(predictor, [network.graph for network in networks])
@@ -205,7 +212,7 @@ def _left_out(
 ) -> list[dict[str, Any]]:
     """Predictions of calibration networks from the correction's own leave-one-out residuals.
 
-    A residual is the logarithm of measured over predicted latency.
+    A residual is the logarithm of corrected over predicted latency.
     """
     residuals = predictor.correction.residuals.tolist()
     names = list(record.provenance.get("networks", ()))
@@ -220,7 +227,7 @@ def _left_out(
         samples = [sample for network in chosen if (sample := network.sample) is not None]
         told = network_sums(predictor, predictor.confidence, baselines, samples)
         sums = {s.graph.name: each for s, each in zip(samples, told, strict=True)}
-    factor, _ = widened_quantile(predictor.correction.scores, COVERAGE)
+    factor, _ = predictor.correction.calibration.factor(COVERAGE)
     rows = []
     for name, residual, score in zip(
         names, residuals, predictor.correction.scores.tolist(), strict=True
@@ -240,7 +247,7 @@ def _left_out(
 
 def _row(
     network: SeenNetwork,
-    measured_ms: float,
+    corrected_ms: float,
     predicted_ms: float,
     baseline_ms: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -248,11 +255,13 @@ def _row(
         "network": network.graph.name,
         "hash": hash_of(network.graph),
         "family": network_family(network.graph.name),
-        "measured_ms": measured_ms,
+        "corrected_ms": corrected_ms,
+        "timed_ms": network.timed_ms,
+        "measured_ms": corrected_ms,  # the older name of "corrected_ms"
         "passes_ms": network.passes_ms,
         "standard_error_ms": RepeatedLatency.of(network.passes_ms).standard_error_ms,
         "predicted_ms": predicted_ms,
-        "error": predicted_ms / measured_ms - 1.0,
+        "error": predicted_ms / corrected_ms - 1.0,
         "baseline_ms": dict(baseline_ms),
     }
 
@@ -261,7 +270,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """All facts about a set of networks; None if it is empty."""
     if not rows:
         return None
-    measured = [row["measured_ms"] for row in rows]
+    measured = [row["corrected_ms"] for row in rows]
     families = sorted({row["family"] for row in rows})
     ours = [row["predicted_ms"] for row in rows]
     others = {n: [row["baseline_ms"][n] for row in rows] for n in _told_of_all(rows)}
@@ -284,7 +293,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _family(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    measured = [row["measured_ms"] for row in rows]
+    measured = [row["corrected_ms"] for row in rows]
     by_baseline = {
         name: scores([row["baseline_ms"][name] for row in rows], measured)["within10"]
         for name in _told_of_all(rows)

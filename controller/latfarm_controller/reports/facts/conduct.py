@@ -8,8 +8,9 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SLOWER_CLOCK, SlowCore, clock_slowdown_of
 
-from latfarm_controller.campaigns.slow_core import SlowCore
+from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 
 UNKNOWN = "unknown"
@@ -77,6 +78,7 @@ def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
         for name, value in m.conditions.items():
             values.setdefault(name, []).append(value)
     throttled = [v for v in values.get("throttling", ()) if v != UNKNOWN]
+    slower = [times for m in good if (times := clock_slowdown_of(m)) is not None]
     drops = [drop for m in good if (drop := _clock_drop(m.conditions)) is not None]
     return {
         "measurements": len(good),
@@ -90,6 +92,9 @@ def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
             "known": len(drops),
             "dropped": sum(drop > _CLOCK_DROP for drop in drops),
             "worst_drop": max(drops) if drops else None,
+            "compared": len(slower),
+            "lower": sum(times > SLOWER_CLOCK for times in slower),
+            "worst_slowdown": max(slower) if slower else None,
         },
         "rejected_runs": sum(m.rejected_runs for m in good),
         "unstable": sum(m.unstable for m in good),
@@ -122,13 +127,16 @@ def _number(text: str) -> float | None:
 
 
 def drift(record: PlatformRecord) -> dict[str, Any]:
-    """Drift of the sentinel on each board, and measurements that are void because of it."""
+    """Drift of the sentinel, measurements that are void because of it, and the host's noise."""
     outcome = record.outcome
     kernels = outcome.get("kernels", {})
+    noise = HostNoise.from_json(record.provenance.get("host_noise"))
     return {
         "sentinels": [dict(each) for each in outcome.get("sentinel", ())],
         "void": len(outcome.get("void", ())),
         "measured_again": int(kernels.get("measured_again", 0)),
         "left_out": dict(record.left_out),
         "slow_core": SlowCore.from_json(record.provenance.get("slow_core")).to_json(),
+        "host_noise": {**noise.to_json(), "sentence": noise.sentence},
+        "steadiness": dict(record.provenance.get("steadiness", {})),
     }

@@ -6,7 +6,7 @@ Our own predictions are the out-of-fold estimates that a bundle keeps. The basel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ def kernel_accuracy(
         for row in range(len(table))
     ]
     others = {baseline.name: baseline.unseen_ms for baseline in baselines}
+    passes = _passes(map(predictor.slow_core.settled, record.measured.get("kernel", ())))
     families = sorted(set(table.families), key=lambda n: (-table.families.count(n), n))
     of = np.array(table.families)
     return {
@@ -66,8 +67,8 @@ def kernel_accuracy(
             {name: found.tolist() for name, found in others.items()},
             latency.tolist(),
         ),
-        "perfect": perfect_scores(_without_call(record)),
-        "repeat": repeat_scores(_passes(record.measured.get("kernel", ()))),
+        "perfect": perfect_scores(_without_call(passes, record.call_overhead_ms)),
+        "repeat": repeat_scores(passes),
         **interval_scores(rows),
         "families": [
             {
@@ -90,7 +91,7 @@ def _interval(middle_ms: float, reach: float) -> list[float]:
     return [middle_ms * exp(-reach), middle_ms * exp(reach)]
 
 
-def _passes(measurements: Sequence[Measurement]) -> list[list[float]]:
+def _passes(measurements: Iterable[Measurement]) -> list[list[float]]:
     """Latencies of each kernel in milliseconds, one for each pass, oldest first."""
     found: dict[str, list[float]] = {}
     for m in measurements:
@@ -99,10 +100,10 @@ def _passes(measurements: Sequence[Measurement]) -> list[list[float]]:
     return list(found.values())
 
 
-def _without_call(record: PlatformRecord) -> list[list[float]]:
-    """The passes of the kernels measured alone, in milliseconds, less the overhead of the call."""
+def _without_call(kernels: Iterable[Sequence[float]], overhead_ms: float) -> list[list[float]]:
+    """The passes of kernels measured alone, in milliseconds, less the overhead of the call."""
     return [
-        [latency_ms - record.call_overhead_ms for latency_ms in passes]
-        for passes in _passes(record.measured.get("kernel", ()))
-        if min(passes) > record.call_overhead_ms
+        [latency_ms - overhead_ms for latency_ms in passes]
+        for passes in kernels
+        if min(passes) > overhead_ms
     ]

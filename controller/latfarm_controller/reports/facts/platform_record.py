@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from latfarm_predictors.graph.equivalences import network_hash_of
@@ -12,9 +13,9 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement, Outcome
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
+from latfarm_predictors.slow_core import AS_TOLD, SlowCore, timed_ms_of
 
 from latfarm_controller.campaigns.networks.campaign import pooled_network
-from latfarm_controller.campaigns.slow_core import AS_TOLD, SlowCore
 from latfarm_controller.store.base import CampaignRecord, Store
 
 PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
@@ -23,7 +24,7 @@ PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
 
 @dataclass(frozen=True)
 class SeenNetwork:
-    """A network and all good measurements of it, oldest first."""
+    """A network and all good measurements of it, oldest first, corrected for a slow core."""
 
     graph: Graph
     measurements: tuple[Measurement, ...]
@@ -35,8 +36,13 @@ class SeenNetwork:
 
     @property
     def passes_ms(self) -> list[float]:
-        """Latencies of the passes in milliseconds."""
+        """Corrected latencies of the passes in milliseconds."""
         return [m.latency_ms for m in self.measurements if m.latency_ms is not None]
+
+    @property
+    def timed_ms(self) -> float:
+        """The latency as timed, in milliseconds: the median of the passes."""
+        return median(timed for m in self.measurements if (timed := timed_ms_of(m)) is not None)
 
 
 @dataclass(frozen=True)

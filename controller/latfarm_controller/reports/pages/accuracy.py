@@ -34,8 +34,13 @@ _MOST_NETWORKS = 40
 _MOST_NAMED = 8
 
 
-def networks(facts: Mapping[str, Any]) -> str:
-    """The section on networks: those that the bundle never saw, then the calibration networks."""
+def networks(facts: Mapping[str, Any], promised: Mapping[str, Any] | None = None) -> str:
+    """The section on networks: those that the bundle never saw, then the calibration networks.
+
+    Args:
+        facts: what is known of their accuracy.
+        promised: what intervals promise for the platform; None where no bundle does.
+    """
     unseen, calibration = facts["unseen"], facts["calibration"]
     parts = []
     if unseen:
@@ -61,12 +66,17 @@ def networks(facts: Mapping[str, Any]) -> str:
         )
     # A controller of an older version gives no such facts, and none of the others read by `get`.
     parts.append(_refused(facts.get("refused", ())))
+    if (unseen or calibration) and promised:
+        sentence = promised["sentence"]
+        parts.insert(0, words.paragraph(f"{sentence[0].upper()}{sentence[1:]}."))
     return page.section(
         "Networks: predicted and measured",
         "".join(parts),
         "RMSPE: root mean square percentage error. MAPE: mean absolute percentage error. Intervals "
-        "should hold the measured latency in 90 % of cases; width: median width of the interval "
-        "divided by the prediction. A prediction is compared with the mean of a network's passes. "
+        "should hold the latency in 90 % of cases; width: median width of the interval divided by "
+        "the prediction. Latencies are corrected for the slowdown of the core, as those were that "
+        "the predictor learned from; as timed: what the clock showed. A prediction is compared "
+        "with the mean of a network's passes. "
         "A perfect predictor: what a predictor without any error would score, told from how far "
         "the passes differ. Behind a share stands its binomial 95 % interval; ahead: the lead over "
         "a method within 10 %, in points, with the interval of the paired difference.",
@@ -141,7 +151,7 @@ def _agreement(facts: Mapping[str, Any]) -> str:
     return svg.agreement(
         [
             # Many names would overlap, so then each point only has a tooltip.
-            svg.Point(row["network"], row["measured_ms"], row["predicted_ms"], *row["interval_ms"])
+            svg.Point(row["network"], row["corrected_ms"], row["predicted_ms"], *row["interval_ms"])
             for row in rows
         ],
         named=len(rows) <= _MOST_NAMED,
@@ -264,7 +274,8 @@ def _each(facts: Mapping[str, Any]) -> str:
     rows = [
         [
             page.cell(row["network"]),
-            page.cell(words.ms(row["measured_ms"])),
+            page.cell(words.ms(row.get("timed_ms"))),
+            page.cell(words.ms(row["corrected_ms"])),
             page.cell(words.ms(row.get("standard_error_ms"))),
             page.cell(", ".join(words.ms(each) for each in row["passes_ms"])),
             page.cell(words.ms(row["predicted_ms"])),
@@ -281,8 +292,8 @@ def _each(facts: Mapping[str, Any]) -> str:
         ]
         for row in shown
     ]
-    header = ["network", "measured, ms", "standard error, ms", "passes, ms", "predicted, ms"]
-    header += ["error", "interval, ms", "inside"] + (
+    header = ["network", "as timed, ms", "corrected, ms", "standard error, ms", "passes, ms"]
+    header += ["predicted, ms", "error", "interval, ms", "inside"] + (
         ["unknown to the predictor"] if any(r["unsupported"] for r in shown) else []
     )
     made = words.table(header, rows)
@@ -296,5 +307,5 @@ def _inside(row: Mapping[str, Any]) -> str:
     if not row["interval_ms"]:
         return page.cell(words.NONE)
     low, high = row["interval_ms"]
-    held = low <= row["measured_ms"] <= high
+    held = low <= row["corrected_ms"] <= high
     return page.cell("yes" if held else "no", "good" if held else "bad")

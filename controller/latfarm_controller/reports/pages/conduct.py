@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from latfarm_controller.campaigns.host_noise import counts_told
 from latfarm_controller.reports.pages import page, words
 
 _INSIGHTS = {
@@ -156,8 +157,10 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
             ("fingerprints of the platform", str(len(facts["fingerprints"]))),
             ("throttled", _known(throttling["throttled"], throttling["known"], total)),
             ("clock fell by over 2 %", _known(clock["dropped"], clock["known"], total)),
+            ("slower clock than at best (not corrected)", _lower_clock(clock, total)),
             ("runs rejected while measuring", f"{facts['rejected_runs']:,}"),
             ("unstable measurements", f"{facts['unstable']} of {total}"),
+            ("on this host", _host(drift)),
             ("voided by the sentinel", str(drift["void"])),
             ("measured again", str(drift["measured_again"])),
             ("effect of a slow core", _felt(drift["slow_core"])),
@@ -184,6 +187,26 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
     made = words.table(["sensor", "told by", "readings"], sensors)
     body += f"<details><summary>All {len(sensors)} sensors</summary>{made}</details>"
     return page.section("Conditions of the boards", body, name="conditions")
+
+
+def _lower_clock(clock: Mapping[str, Any], total: int) -> str:
+    """How many measurements had a lower clock than the board had at its best."""
+    if not clock.get("compared"):
+        return ""
+    told = _known(clock["lower"], clock["compared"], total)
+    if not clock["lower"]:
+        return told
+    return f"{told}, at worst {clock['worst_slowdown']:.2f} times slower"
+
+
+def _host(drift: Mapping[str, Any]) -> str:
+    """How noisy the host is, and how many measurements can be trusted there; empty if unknown."""
+    counts = drift.get("steadiness") or {}
+    told = [
+        drift.get("host_noise", {}).get("sentence", ""),
+        counts_told(counts),
+    ]
+    return "; ".join(filter(None, told))
 
 
 def _felt(told: Mapping[str, Any]) -> str:

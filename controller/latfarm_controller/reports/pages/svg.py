@@ -20,18 +20,18 @@ _LETTER = 6.2
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A network in a plot of measured against predicted latencies, with the predicted interval."""
+    """A network in a plot of corrected against predicted latencies, with the predicted interval."""
 
     label: str
-    measured_ms: float
+    corrected_ms: float
     predicted_ms: float
     low_ms: float
     high_ms: float
 
     @property
     def inside(self) -> bool:
-        """Whether the measured latency lies in the interval."""
-        return self.low_ms <= self.measured_ms <= self.high_ms
+        """Whether the corrected latency lies in the interval."""
+        return self.low_ms <= self.corrected_ms <= self.high_ms
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -44,7 +44,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def agreement(points: Sequence[Point], *, named: bool = True) -> str:
-    """A plot of measured (x) against predicted (y) latencies on logarithmic axes, with intervals.
+    """A plot of corrected (x) against predicted (y) latencies on logarithmic axes, with intervals.
 
     The band is +-10 % around perfect agreement. Points without positive latencies are left out.
 
@@ -52,24 +52,24 @@ def agreement(points: Sequence[Point], *, named: bool = True) -> str:
         points: one point for each network.
         named: whether names stand beside the points. They are shown as tooltips in any case.
     """
-    shown = [p for p in points if min(p.measured_ms, p.predicted_ms, p.low_ms) > 0]
+    shown = [p for p in points if min(p.corrected_ms, p.predicted_ms, p.low_ms) > 0]
     if not shown:
         return ""
     scale = _LogScale(
-        low_ms=min(min(p.measured_ms, p.low_ms) for p in shown) / 1.25,
-        high_ms=max(max(p.measured_ms, p.high_ms) for p in shown) * 1.25,
+        low_ms=min(min(p.corrected_ms, p.low_ms) for p in shown) / 1.25,
+        high_ms=max(max(p.corrected_ms, p.high_ms) for p in shown) * 1.25,
     )
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'aria-label="measured against predicted latency">',
+        'aria-label="corrected against predicted latency">',
         *_agreement_frame(scale),
     ]
-    for index, point in enumerate(sorted(shown, key=lambda p: p.measured_ms)):
+    for index, point in enumerate(sorted(shown, key=lambda p: p.corrected_ms)):
         parts.append(_agreement_point(scale, point, index, named=named))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
-        'text-anchor="middle">measured, ms</text>'
+        'text-anchor="middle">corrected latency, ms</text>'
         f'<text class="label" x="16" y="{middle}" text-anchor="middle" '
         f'transform="rotate(-90 16 {middle})">predicted, ms</text></svg>'
     )
@@ -125,7 +125,7 @@ def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool)
     Names of neighbours lie on opposite sides of the diagonal, unless a name would leave the plot.
     """
     kind = "inside" if point.inside else "outside"
-    px, py = scale.x(point.measured_ms), scale.y(point.predicted_ms)
+    px, py = scale.x(point.corrected_ms), scale.y(point.predicted_ms)
     reach = 8 + _LETTER * len(point.label)
     on_the_right = (index % 2 == 1 or px - reach < LEFT) and px + reach <= WIDTH - RIGHT
     anchor, dx, dy = ("start", 8, 14) if on_the_right else ("end", -8, -7)
@@ -136,7 +136,7 @@ def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool)
         else ""
     )
     return (
-        f'<g class="{kind}"><title>{escape(point.label)}: measured {point.measured_ms:.3g} ms, '
+        f'<g class="{kind}"><title>{escape(point.label)}: corrected {point.corrected_ms:.3g} ms, '
         f"predicted {point.predicted_ms:.3g} ms</title>"
         f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{scale.y(point.low_ms):.1f}" '
         f'y2="{scale.y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'

@@ -12,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.campaigns.networks.calibration import calibration_networks
+from latfarm_controller.campaigns.networks.calibration import (
+    LEAST_FAMILIES,
+    SCALED,
+    calibration_networks,
+)
 from latfarm_controller.campaigns.networks.campaign import (
     NetworkCampaign,
     NetworkOptions,
@@ -35,7 +39,7 @@ def lines(name: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_calibration_networks_are_many_unrelated_and_spread(seed: int) -> None:
-    graphs = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
+    graphs = calibration_networks(20, exclude_lineages=BARRED, seed=seed, draw=SCALED)
     assert len(graphs) == 20
     assert len({hash_of(graph) for graph in graphs}) == 20
     assert len({lines(graph.name) for graph in graphs}) >= 6
@@ -45,8 +49,25 @@ def test_calibration_networks_are_many_unrelated_and_spread(seed: int) -> None:
     assert macs[-1] > 3e9
     steps = [math.log(b / a) for a, b in pairwise(macs)]
     assert max(steps) < 1.2
-    again = calibration_networks(20, exclude_lineages=BARRED, seed=seed)
+    again = calibration_networks(20, exclude_lineages=BARRED, seed=seed, draw=SCALED)
     assert [hash_of(g) for g in again] == [hash_of(g) for g in graphs]
+
+
+def test_calibration_networks_are_variants_like_those_that_judge() -> None:
+    macs = (3e7, 2e9)
+    graphs = calibration_networks(20, exclude_lineages=BARRED, seed=1, macs=macs)
+    assert len({hash_of(graph) for graph in graphs}) == 20
+    assert len({lines(graph.name) for graph in graphs}) >= LEAST_FAMILIES
+    assert not any(lines(graph.name) & set(BARRED) for graph in graphs)
+    assert all(macs[0] <= graph_totals(graph).macs <= macs[1] for graph in graphs)
+    again = calibration_networks(20, exclude_lineages=BARRED, seed=1, macs=macs)
+    assert [hash_of(g) for g in again] == [hash_of(g) for g in graphs]
+    published = {hash_of(family.build()) for family in zoo.calibration_families().values()}
+    assert not published & {hash_of(graph) for graph in graphs}
+
+
+def test_a_family_without_a_variant_in_the_range_is_given_up() -> None:
+    assert calibration_networks(3, macs=(1.0, 2.0)) == []
 
 
 def test_too_few_families_are_refused() -> None:

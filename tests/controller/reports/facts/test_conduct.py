@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts import methods
 from latfarm_controller.reports.facts.accuracy import network_family, repeat_scores, scores
-from latfarm_controller.reports.facts.conduct import conditions, failures
+from latfarm_controller.reports.facts.conduct import conditions, drift, failures
 from latfarm_controller.reports.facts.fusion import case_scores, judged
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 from latfarm_controller.reports.pages import conduct as html_conduct
@@ -65,6 +66,7 @@ def test_throttling_and_clock_drops_are_counted() -> None:
     assert (told["clock"]["known"], told["clock"]["dropped"]) == (2, 1)
     assert told["clock"]["worst_drop"] == pytest.approx(0.25)
     assert (told["rejected_runs"], told["unstable"]) == (4, 1)
+    assert told["clock"]["compared"] == 0
     ranges = {row["sensor"]: row for row in told["sensors"]}
     assert (ranges["clock_mhz_after"]["least"], ranges["clock_mhz_after"]["most"]) == (1500, 1990)
     assert ranges["governor"]["known"] == 0
@@ -185,3 +187,23 @@ def test_ticks_are_round_and_inside(low: float, high: float) -> None:
     assert 2 <= len(ticks) <= 8
     assert all(low <= tick <= high * 1.0001 for tick in ticks)
     assert nice_ticks(3.0, 3.0) == [3.0]
+
+
+def test_a_lower_clock_and_the_noise_of_the_host_are_told() -> None:
+    graph = toy.conv(4, 8, 7)
+    found = [
+        toy.measured(graph, "kernel", 1.0, number, conditions={"clock_slowdown": times})
+        for number, times in enumerate(("1", "1.5", "1.01", "unknown"))
+    ]
+    told = conditions(found)
+    clock = told["clock"]
+    assert (clock["compared"], clock["lower"], clock["worst_slowdown"]) == (3, 1, 1.5)
+    noise = HostNoise(0.2, 40, None, ((0.0, -3.0, 0.3),))
+    counts = {"steady": 1, "usual": 0, "doubtful": 884}
+    record = PlatformRecord("p", provenance={"host_noise": noise.to_json(), "steadiness": counts})
+    facts = drift(record)
+    page = html_conduct.conditions(told, facts)
+    assert "1 of 3 (1 unknown), at worst 1.50 times slower" in page
+    assert "nothing that is unstable here can be trusted" in page
+    assert "1 steady, 0 usual, 884 doubtful" in page
+    assert "nothing" not in html_conduct.conditions(told, drift(PlatformRecord("p")))

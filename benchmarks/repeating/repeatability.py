@@ -3,7 +3,7 @@
 A few models are measured repeatedly, in turn, each time in one fresh session. The spread of the
 timed latencies is compared with the spread of the reported ones, which are corrected.
 
-    python benchmarks/repeatability.py --rounds 30
+    python -m benchmarks.repeating.repeatability --rounds 30
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""What the newest bundle of a platform says about its measurements, noted beside these.
+
+A bundle knows how much its platform feels a slow core (`SlowCore`), and what is usual on the host
+that it was made on (`HostNoise`). Measurements are stored without this, because a later bundle may
+know better.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SlowCore
+
+from latfarm_controller.campaigns.host_noise import HostNoise
+from latfarm_controller.training import bundles
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BundleNotes:
+    """What one bundle says about measurements of its platform."""
+
+    slow_core: SlowCore = field(default_factory=SlowCore)
+    host_noise: HostNoise = field(default_factory=HostNoise)
+
+    def noted(self, measurement: Measurement) -> Measurement:
+        """The measurement with these notes among its conditions."""
+        settled = self.slow_core.settled(measurement)
+        told = self.host_noise.noted(settled).conditions
+        return self.slow_core.noted(measurement, told)
+
+
+class NewestNotes:
+    """The notes of the newest bundles. A bundle is read once, when it is first needed.
+
+    Several threads may use it: at worst a bundle is read twice.
+
+    Args:
+        bundles_dir: the folder of all bundles.
+    """
+
+    def __init__(self, bundles_dir: Path) -> None:
+        self._bundles_dir = bundles_dir
+        self._read: dict[Path, BundleNotes] = {}
+
+    def noted(self, measurements: Iterable[Measurement]) -> list[Measurement]:
+        """The measurements, each with the notes of its platform's newest bundle."""
+        newest = bundles.newest(self._bundles_dir)
+        found = []
+        for measurement in measurements:
+            path = newest.get(measurement.platform)
+            found.append(measurement if path is None else self._notes(path).noted(measurement))
+        return found
+
+    def _notes(self, path: Path) -> BundleNotes:
+        if path not in self._read:
+            self._read[path] = _read(path)
+        return self._read[path]
+
+
+def _read(path: Path) -> BundleNotes:
+    from latfarm_predictors.bundle import read_provenance
+
+    try:
+        told = read_provenance(path)
+        return BundleNotes(
+            SlowCore.from_json(told.get("slow_core")), HostNoise.from_json(told.get("host_noise"))
+        )
+    except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
+        _log.warning("%s is not used to judge measurements: %s", path, error)
+        return BundleNotes()

@@ -1,0 +1,93 @@
+"""A lower clock is told apart from a neighbour, and is not taken out of latencies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
+from latfarm_agent.testing.runtime_suite import measure
+
+PROFILE = {"platform": "sim", "peak_macs_per_ms": 1e6, "bandwidth_bytes_per_ms": 1e6}
+
+
+def answer(*slowdown: float, clock_mhz: float = 0.0) -> dict[str, Any]:
+    """What a worker says of one session."""
+    session = {"slowdown": list(slowdown), "slowed_share": 1.0, "clock_mhz": clock_mhz}
+    return {"sessions": [session]}
+
+
+def test_the_clock_of_the_fastest_probe_is_remembered() -> None:
+    known = FastestProbe().after(20.0, 2000.0)
+    assert known == FastestProbe(20.0, 2000.0)
+    assert known.after(20.002, 1000.0) == FastestProbe(20.002, 2000.0), "forgotten a little"
+    assert known.after(18.0, 2400.0) == FastestProbe(18.0, 2400.0), "faster than ever"
+    assert known.after(0.0, None) is known, "no core computes"
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "times"), [(1000.0, 2.0), (1990.0, 1.0), (2400.0, 1.0), (None, None)]
+)
+def test_how_much_slower_a_clock_makes_the_core(
+    clock_mhz: float | None, times: float | None
+) -> None:
+    assert FastestProbe(20.0, 2000.0).clock_slowdown(clock_mhz) == times
+    assert FastestProbe(20.0, None).clock_slowdown(clock_mhz) is None
+
+
+def test_what_the_clock_explains_is_no_slowdown() -> None:
+    conditions: dict[str, str] = {}
+    done = answer(2.0, 3.0, 1.9)
+    without_clock(done, 2.0, conditions)
+    assert conditions == {"clock_slowdown": "2"}
+    assert done["sessions"][0]["slowdown"] == [1.0, 1.5, 1.0]
+    assert done["sessions"][0]["slowed_share"] == pytest.approx(1 / 3)
+    for times, told in ((None, {}), (1.0, {"clock_slowdown": "1"})):
+        done, conditions = answer(2.0), {}
+        without_clock(done, times, conditions)
+        assert (done["sessions"][0]["slowdown"], conditions) == ([2.0], told)
+
+
+def test_a_runtime_that_knows_its_clock_is_believed() -> None:
+    assert clock_of(answer(clock_mhz=1500.0), 900.0) == 1500.0
+    assert clock_of(answer(), 900.0) == 900.0
+    assert clock_of({"sessions": [{}]}, None) is None
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_simulated_board_tells_neighbour_and_clock_apart(
+    tmp_path: Path, conv_graph: Callable[..., Path]
+) -> None:
+    path = tmp_path / "board.json"
+    slow = {"every": 2, "length": 1, "slowdown": 1.5, "felt": 0.5}
+    clock = {"every": 4, "length": 2, "factor": 2.0, "mhz": 1800.0}
+    path.write_text(json.dumps(dict(PROFILE, neighbour=slow, lower_clock=clock)))
+    model = conv_graph(tmp_path / "conv.json")
+    exact_ms = exact_latency_ms(json.loads(model.read_text()), BoardProfile.read(path))
+    bench = simulated_bench(BenchOptions("one", None, tmp_path / "work"), path)
+    try:
+        found = [measure(bench, "sim", model) for _ in range(4)]
+    finally:
+        bench.close()
+    assert [result.outcome for result in found] == ["ok"] * 4
+    timed = [result.sessions[0].runs_ms[0] / exact_ms for result in found]
+    assert timed == pytest.approx([1.0, 1.5**0.5, 2.0, 2.0 * 1.5**0.5])
+    slowdown = [result.sessions[0].slowdown[0] for result in found]
+    assert slowdown == pytest.approx([1.0, 1.5, 1.0, 1.5], rel=1e-3)
+    told = [float(result.conditions["clock_slowdown"]) for result in found]
+    assert told == pytest.approx([1.0, 1.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"neighbour": {"slowdown": 0.5}}, {"lower_clock": {"factor": 0}}]
+)
+def test_a_wrong_neighbour_or_clock_of_a_profile_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        BoardProfile.from_json({**PROFILE, **wrong})
