@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
+from latfarm_controller.campaigns.kernels import probes
 from latfarm_controller.campaigns.kernels import survey as kernels
 from latfarm_controller.campaigns.networks import campaign as networks
 from latfarm_controller.campaigns.profiles import profiled_draw
@@ -35,6 +36,9 @@ class CampaignMeasurements:
             its measurement is too unstable to tell a time.
         profiled_networks: each good measurement of a network that has a profile, of any
             fingerprint, with its network.
+        probes: kernels that were measured alone to compare their times with those inside networks,
+            with their good measurements under the fingerprint. Where the times agree, they are
+            among `kernels` as well.
         drawn_profiles: whether networks were measured for their profiles alone.
         board_ids: the boards of the usable measurements.
         left_out: number of measurements that are not usable, by the reason.
@@ -46,6 +50,7 @@ class CampaignMeasurements:
     networks: list[tuple[Graph, list[Measurement]]]
     profiles: Mapping[str, Sequence[Measurement]]
     profiled_networks: Sequence[tuple[Graph, Measurement]]
+    probes: Sequence[tuple[Graph, Sequence[Measurement]]]
     drawn_profiles: bool
     board_ids: tuple[str, ...]
     left_out: Mapping[str, int]
@@ -59,8 +64,15 @@ def read_campaign(store: Store, record: CampaignRecord) -> CampaignMeasurements:
     """
     measured = {
         purpose: list(store.measurements(campaign_id=record.campaign_id, purpose=purpose))
-        for purpose in (kernels.PURPOSE, networks.PURPOSE, profiled_draw.PURPOSE)
+        for purpose in (
+            kernels.PURPOSE,
+            networks.PURPOSE,
+            profiled_draw.PURPOSE,
+            probes.PURPOSE,
+        )
     }
+    if record.outcome.get("alone", {}).get("used"):
+        measured[kernels.PURPOSE] += measured[probes.PURPOSE]
     slow_core = felt(m for found in measured.values() for m in found)
     measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
     fingerprint = _most_frequent(
@@ -87,6 +99,13 @@ def read_campaign(store: Store, record: CampaignRecord) -> CampaignMeasurements:
             run
             for purpose in (networks.PURPOSE, profiled_draw.PURPOSE)
             for run in _profiled(store, measured[purpose])
+        ],
+        probes=[
+            (graph, [m])
+            for m in measured[probes.PURPOSE]
+            if m.ok
+            and m.fingerprint == fingerprint
+            and (graph := store.get_graph(m.graph_hash)) is not None
         ],
         drawn_profiles=bool(measured[profiled_draw.PURPOSE]),
         board_ids=tuple(sorted({m.board_id for m in used})),

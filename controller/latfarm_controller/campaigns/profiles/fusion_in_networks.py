@@ -75,7 +75,7 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
     for graph, measurement in profiled:
         if not measurement.ok:
             continue
-        for pair, fused in _Edges(graph, measurement.layers).told():
+        for pair, fused in ProfiledEdges(graph, measurement.layers).told():
             counts.setdefault(pair, [0, 0])[0 if fused else 1] += 1
             networks.setdefault(pair, set()).add(hash_of(graph))
     return {
@@ -99,8 +99,8 @@ def put_right(rules: FusionRules, seen: Mapping[Pair, Seen]) -> FusionRules:
     )
 
 
-class _Edges:
-    """The edges of one network, and the layers in which their ends ran."""
+class ProfiledEdges:
+    """The edges of one profiled network, and the layers in which their ends ran."""
 
     def __init__(self, graph: Graph, layers: Sequence[ProfiledLayer]) -> None:
         self._graph = graph
@@ -114,7 +114,7 @@ class _Edges:
         gates = {}
         for index in range(len(self._graph.nodes)):
             gate = gate_of(self._graph, self._graph.nodes[index])
-            if gate is not None and self._only_reader(gate) == index:
+            if gate is not None and self.only_reader(gate) == index:
                 gates[index] = gate
         within = set(gates.values())
         for index, node in enumerate(self._graph.nodes):
@@ -128,14 +128,14 @@ class _Edges:
 
         The op before may be fused with both ops or with none; the two ops may be one kernel or two.
         """
-        layer, last = self._layer_of(gate), self._layer_of(product)
+        layer, last = self.layer_of(gate), self.layer_of(product)
         if layer is None or last is None:
             return
         source = self._graph.positions.get(self._graph.nodes[gate].inputs[0])
-        before = None if source is None else self._layer_of(source)
+        before = None if source is None else self.layer_of(source)
         both = {gate, product}
-        if source is not None and before is not None and self._readers(source) == both:
-            head = self._head(source)
+        if source is not None and before is not None and self.readers(source) == both:
+            head = self.head(source)
             whole = GATED[self._graph.nodes[gate].op]
             if head is not None and (layer == before) == (last == before):
                 yield (head, whole), layer == before
@@ -147,23 +147,23 @@ class _Edges:
 
         An op that is fused with one of them cannot be fused with the others: only that edge counts.
         """
-        own = self._layer_of(index)
+        own = self.layer_of(index)
         made = self._graph.positions
         sources = [made[name] for name in self._graph.nodes[index].inputs if name in made]
-        edges = [s for s in dict.fromkeys(sources) if self._only_reader(s) == index]
-        within = [s for s in edges if self._layer_of(s) == own]
+        edges = [s for s in dict.fromkeys(sources) if self.only_reader(s) == index]
+        within = [s for s in edges if self.layer_of(s) == own]
         for source in within[:1] or edges:
-            head = self._head(source)
-            if own is not None and head is not None and self._layer_of(source) is not None:
+            head = self.head(source)
+            if own is not None and head is not None and self.layer_of(source) is not None:
                 yield (head, rule_op(self._graph, self._graph.nodes[index])), bool(within)
 
-    def _head(self, index: int) -> str | None:
+    def head(self, index: int) -> str | None:
         """The first op of the kernel that ends at this node; None if there are ops in between."""
-        graph, layer = self._graph, self._layer_of(index)
+        graph, layer = self._graph, self.layer_of(index)
         node = graph.nodes[index]
         while True:
             before = [graph.positions[name] for name in node.inputs if name in graph.positions]
-            same = [i for i in before if self._layer_of(i) == layer]
+            same = [i for i in before if self.layer_of(i) == layer]
             if not same:
                 return rule_op(graph, node)
             if node.op != "BatchNormalization" and node.op not in FREE_OPS:
@@ -174,16 +174,18 @@ class _Edges:
         nodes = self._graph.nodes
         return rule_op(self._graph, nodes[first]), rule_op(self._graph, nodes[second])
 
-    def _layer_of(self, index: int) -> int | None:
+    def layer_of(self, index: int) -> int | None:
+        """The number of the layer that a node ran in; None where no layer names it."""
         return self._layer.get(self._graph.nodes[index].name)
 
-    def _readers(self, index: int) -> set[int]:
+    def readers(self, index: int) -> set[int]:
         """The nodes that read a node's results; empty if the network gives a result out."""
         outputs = self._graph.nodes[index].outputs
         if not set(outputs).isdisjoint(self._graph.outputs):
             return set()
         return {reader for name in outputs for reader in self._graph.readers.get(name, ())}
 
-    def _only_reader(self, index: int) -> int | None:
-        readers = self._readers(index)
+    def only_reader(self, index: int) -> int | None:
+        """The only node that reads a node's results; None if several or none do."""
+        readers = self.readers(index)
         return next(iter(readers)) if len(readers) == 1 else None

@@ -1,0 +1,217 @@
+"""Characterisation within a budget: every stage is bounded, and the account adds up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.characterize import CharacterizeCampaign
+from latfarm_controller.campaigns.characterize_in_budget import CharacterizeInBudget
+from latfarm_controller.campaigns.kinds import make_campaign
+from latfarm_controller.campaigns.sampling.base import Excluded
+from latfarm_controller.errors import UsageError
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_controller.training.training import train
+from latfarm_controller.training.training_set import collect
+from latfarm_controller.zoo import build
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.measurement import Measurement
+
+from tests.controller.campaigns.fusion.simulated_board import Board
+
+PLATFORM = "sim-board"
+CONFIG: dict[str, Any] = {
+    "measurements": 80,
+    "exclude_lineages": ["squeezenet"],
+    "most_macs": 3e8,
+}
+
+
+def purposes(requests: list[MeasurementRequest]) -> Counter[str]:
+    return Counter(request.purpose for request in requests)
+
+
+def stages(campaign: Any) -> dict[str, int]:
+    return {row["stage"]: row["measurements"] for row in campaign.outcome()["spent"]["stages"]}
+
+
+def first_of(requests: list[MeasurementRequest], purpose: str) -> int:
+    return next(i for i, request in enumerate(requests) if request.purpose == purpose)
+
+
+def in_budget(config: dict[str, Any]) -> CharacterizeInBudget:
+    campaign = make_campaign("characterize", PLATFORM, config)
+    assert isinstance(campaign, CharacterizeInBudget)
+    return campaign
+
+
+def test_networks_come_first_where_the_runtime_profiles() -> None:
+    board = Board("cpu", 0.03)
+    held_out = build("squeezenet", resolution=96)
+    campaign = in_budget({**CONFIG, "held_out": [held_out.to_json()]})
+    requests = drive(campaign, board.measure)
+    outcome = campaign.outcome()
+    json.dumps(outcome, allow_nan=False)
+    assert len(requests) <= 80
+    assert first_of(requests, "context") < first_of(requests, "probe")
+    assert first_of(requests, "probe") < first_of(requests, "kernel")
+    # Before the networks, only the empty model and the control are measured.
+    assert first_of(requests, "context") == stages(campaign)["call overhead"] == 4
+    assert outcome["insight"]["chosen"] == "profile"
+    assert outcome["alone"]["used"]
+    # No chain and no round is measured, since the profile settles all pairs.
+    assert not any("chain" in request.label for request in requests)
+    assert all(request.profile for request in requests if request.purpose == "kernel")
+    excluded = Excluded.of([held_out], campaign.fusion.rules())
+    measured = {hash_of(r.graph) for r in requests if r.purpose in ("kernel", "probe")}
+    assert not measured & excluded.ids
+    spent = outcome["spent"]
+    assert spent["measurements"] == len(requests) == sum(stages(campaign).values())
+    assert spent["board_ms"] == pytest.approx(20.0 * len(requests))
+    assert spent["most_measurements"] == 80
+    told = purposes(requests)
+    assert stages(campaign)["calibration"] == told["network"] == campaign.shares.calibration
+    assert stages(campaign)["sentinels"] == told["sentinel"]
+
+
+@pytest.mark.parametrize("insight", ["single", "padded"])
+def test_without_a_profile_the_budget_bounds_fusion_and_pads_as_well(insight: str) -> None:
+    board = Board("npu", 0.03)
+    campaign = in_budget({**CONFIG, "insight": insight, "fusion": {"profile": False}})
+    requests = drive(campaign, board.measure)
+    assert len(requests) <= 80
+    told = stages(campaign)
+    assert told["fusion"] <= 20
+    assert told["calibration"] == campaign.shares.calibration
+    assert told["kernels"] >= 8
+    assert ("padding" in told) is (insight == "padded")
+    assert "profiled networks" not in told
+    assert campaign.outcome()["insight"]["chosen"] == insight
+
+
+def test_board_time_bounds_all_stages_together() -> None:
+    board = Board("cpu", 0.03)
+    campaign = in_budget({**CONFIG, "measurements": 400, "budget_minutes": 0.02})
+    requests = drive(campaign, board.measure)
+    spent = campaign.outcome()["spent"]
+    assert spent["most_board_ms"] == 1200.0
+    # The board takes 20 ms for each measurement; a piece of requests may exceed the limit.
+    assert spent["board_ms"] <= 1200.0 + 16 * 20.0
+    assert 40 <= len(requests) <= 76
+    told = stages(campaign)
+    assert told["calibration"] >= 10
+    assert told["kernels"] >= 8
+    assert campaign.outcome()["kernels"]["stopped"] == "budget"
+
+
+def test_time_alone_may_be_the_limit() -> None:
+    campaign = in_budget({"budget_minutes": 1.0})
+    assert campaign.shares.measurements == 500
+
+
+def test_kernels_are_measured_in_one_pass_and_repeated_where_they_spread() -> None:
+    board = Board("cpu", 0.03)
+
+    def measure(request: MeasurementRequest) -> Measurement:
+        answer = board.measure(request)
+        wide = request.purpose == "kernel" and int(request.request_id[:4], 16) % 8 == 0
+        data = answer.to_json() | ({"mad_ms": 0.3 * (answer.latency_ms or 0.0)} if wide else {})
+        answer = Measurement.from_json(data)
+        board.answered[request.request_id] = answer
+        return answer
+
+    requests = drive(in_budget(CONFIG), measure)
+    kernels = [r for r in requests if r.purpose == "kernel"]
+    repeats = [r for r in kernels if r.repeat]
+    once = [r for r in kernels if not r.repeat and not r.profile or r.profile]
+    assert 1 <= len(repeats) + sum(not r.profile for r in kernels) <= 0.11 * len(once) + 2
+
+
+def test_fusion_tests_that_are_kept_come_last_and_outside_the_budget() -> None:
+    board = Board("cpu", 0.03)
+    pairs = [["conv", "relu"], ["conv", "bn"], ["relu", "conv"]]
+    config = {**CONFIG, "fusion": {"pairs": pairs, "sizes": ["small"]}, "keep_fusion_tests": True}
+    campaign = in_budget(config)
+    requests = drive(campaign, board.measure)
+    outcome = campaign.outcome()
+    assert outcome["spent"]["measurements"] <= 80 < len(requests)
+    last = max(i for i, r in enumerate(requests) if r.purpose == "network")
+    assert {r.purpose for r in requests[last + 1 :]} == {"fusion"}
+    assert outcome["fusion_tests"]["black_box"]["pairs"] == 3
+    assert outcome["fusion_tests"]["black_box"]["recall"] == 1.0
+
+
+def test_given_rules_need_no_fusion_tests() -> None:
+    rules = FusionRules(pairs={("Conv", "Relu"): "fused"})
+    board = Board("cpu", 0.03)
+    campaign = in_budget({**CONFIG, "rules": rules.to_json(), "fusion": {"profile": False}})
+    requests = drive(campaign, board.measure)
+    assert campaign.outcome()["rules"]["pairs"] == rules.to_json()["pairs"]
+    assert not any("+" in r.label for r in requests if r.purpose == "fusion")
+
+
+@pytest.mark.slow
+def test_a_crash_in_any_stage_repeats_nothing() -> None:
+    whole = in_budget(CONFIG)
+    asked = [r.request_id for r in drive(whole, Board("cpu", 0.03).measure)]
+    for stop in (9, 30, 60):
+        crashed = Board("cpu", 0.03)
+        first = drive(in_budget(CONFIG), crashed.measure, stop_after=stop)
+        resumed = in_budget(CONFIG)
+        second = drive(resumed, crashed.measure, known=dict(crashed.answered))
+        assert [r.request_id for r in (*first, *second)] == asked
+        assert resumed.outcome() == whole.outcome()
+
+
+@pytest.mark.slow
+def test_the_order_of_answers_does_not_matter() -> None:
+    straight, other = in_budget(CONFIG), in_budget(CONFIG)
+    drive(straight, Board("cpu", 0.03).measure)
+    drive(other, Board("cpu", 0.03).measure, shuffle=Random(5), ask=7)
+    assert other.outcome() == straight.outcome()
+
+
+def test_campaigns_from_before_budgets_resume_as_they_were() -> None:
+    for config in ({}, {"budget": 450, "calibration": 20, "seed": 0}):
+        campaign = make_campaign("characterize", PLATFORM, config)
+        assert type(campaign) is CharacterizeCampaign
+        assert "spent" not in campaign.outcome()
+
+
+@pytest.mark.parametrize("key", ["measurements", "budget_minutes"])
+def test_a_budget_that_leaves_nothing_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=f"key '{key}'"):
+        make_campaign("characterize", PLATFORM, {key: 0})
+
+
+@pytest.mark.slow
+def test_what_a_budget_measured_makes_a_bundle(tmp_path: Path) -> None:
+    platform = SimulatedPlatform(
+        rules=FusionRules(pairs={("Conv", "BatchNormalization"): "fused"}),
+        noise=0.01,
+        profiles=True,
+    )
+    campaign = in_budget({**CONFIG, "measurements": 150})
+    requests = drive(campaign, platform.measure)
+    store = DuckDBStore(tmp_path / "latfarm.duckdb")
+    store.add_measurements("c1", [(platform.answered[r.request_id], r.graph) for r in requests])
+    outcome = campaign.outcome()
+    store.put_campaign(
+        CampaignRecord("c1", "c1", "characterize", PLATFORM, state="done", outcome=outcome)
+    )
+    probes = {hash_of(r.graph) for r in requests if r.purpose == "probe"}
+    data = collect(store, PLATFORM, "c1")
+    alone = {s.kernel.kernel_id for s in data.kernels if not s.network}
+    assert (probes <= alone) is outcome["alone"]["used"]
+    predictor = train(store, PLATFORM, "c1", tmp_path / "b.zip")
+    store.close()
+    graph = build("mobilenet-v1", width=0.5, resolution=160)
+    assert predictor.predict(graph).latency_ms == pytest.approx(platform.exact_ms(graph), rel=0.25)
