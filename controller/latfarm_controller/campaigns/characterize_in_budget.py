@@ -21,6 +21,8 @@ from latfarm_controller.campaigns.budget.shares import (
     CALIBRATION_TIME,
     DEFAULT_MEASUREMENTS,
     FUSION_TIME,
+    LEAST_KERNELS,
+    PROBES_TIME,
     PROFILED_TIME,
     REPEATS_SHARE,
     SENTINEL_EVERY,
@@ -155,7 +157,9 @@ class CharacterizeInBudget(CharacterizeCampaign):
             inside,
             self._kernel_options.settings.apply(KERNEL_SETTINGS),
         )
-        yield from self.purse.within(self.probes.plan(), "probes", self._limits())
+        yield from self.purse.within(
+            self.probes.plan(), "probes", self._limits(time_share=PROBES_TIME)
+        )
 
     def _choose_insight(self) -> Plan:
         """The insight; transfers are measured where the profile does not account for calls."""
@@ -177,6 +181,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
         padded = self._insight.chosen == "padded"
         left = self.purse.left - self.shares.kept
         count = self.shares.kernels(left / PADDED_COST if padded else left)
+        count = max(count, min(LEAST_KERNELS, self.shares.kernels(left)))
         if count < 1:
             return
         given = self._options.model_fields_set

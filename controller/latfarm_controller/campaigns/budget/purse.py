@@ -24,7 +24,7 @@ BUDGET_SPENT = "BUDGET_SPENT"
 """Error code of a request that was not asked, because the budget was spent before."""
 SENTINELS = "sentinels"
 """The line of the account for sentinels, whichever stage asked them."""
-PIECE = 16
+PIECE = 8
 """Number of requests that are asked at once where board time is limited: the time is known after
 each piece, so that at most one piece exceeds the limit."""
 

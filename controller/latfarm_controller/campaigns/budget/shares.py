@@ -24,11 +24,14 @@ PROBES_SHARE, MOST_PROBES = 0.04, 16
 with those inside profiled networks."""
 REPEATS_SHARE = 0.1
 """Share of the kernels measured alone that are measured once more, because their runs spread."""
+LEAST_KERNELS = 12
+"""Number of kernels that are measured alone although a small budget then leaves few measurements
+for the same kernels between pads: a predictor cannot be fitted to fewer."""
 SENTINEL_EVERY = 16
 """Number of kernels between two sentinels."""
-PROFILED_TIME, FUSION_TIME, CALIBRATION_TIME = 0.35, 0.2, 0.2
-"""Shares of the board time for profiled networks and for fusion, and the share that is kept for
-calibration networks. The rest is for kernels."""
+PROFILED_TIME, FUSION_TIME, PROBES_TIME, CALIBRATION_TIME = 0.35, 0.2, 0.05, 0.2
+"""Shares of the board time for profiled networks, for fusion and for probes, and the share that is
+kept for calibration networks. The rest is for kernels."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,23 @@ def demo(
         str,
         typer.Option("--platform", "-p", help="Name of the platform. Default: onnxruntime's."),
     ] = "",
-    kernels: Annotated[int, typer.Option(min=20, help="Number of kernels to measure.")] = 450,
+    budget: Annotated[
+        int,
+        typer.Option(
+            min=40, help="Largest number of measurements for the predictor, all stages together."
+        ),
+    ] = 500,
+    budget_minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Longest board time for the predictor, in minutes."),
+    ] = None,
+    kernels: Annotated[
+        int | None,
+        typer.Option(
+            min=20,
+            help="Measure so many kernels, each twice, and all fusion tests, instead of a budget.",
+        ),
+    ] = None,
     networks: Annotated[
         int, typer.Option(min=9, help="Number of calibration networks to measure.")
     ] = 20,
@@ -92,7 +108,10 @@ def demo(
 
     began_s = time.time()
     config = load_config()
-    wanted = DemoOptions(platform, kernels, networks, energy, seed, name)
+    measured = {"budget": kernels} if kernels else {"measurements": budget}
+    if budget_minutes and not kernels:
+        measured |= {"budget_minutes": budget_minutes}
+    wanted = DemoOptions(platform, measured, networks, energy, seed, name)
     run = _run(wanted, config)
     record = _figures(run, time.time() - began_s)
     if energy:
@@ -110,10 +129,13 @@ def demo(
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the demo is asked to do; the fields are the options of the command."""
+    """What the demo is asked to do; the fields are the options of the command.
+
+    `measured` is the part of the characterisation's configuration that says how much is measured.
+    """
 
     platform: str
-    kernels: int
+    measured: Mapping[str, float]
     networks: int
     energy: bool
     seed: int
@@ -197,7 +219,7 @@ def _characterize_config(
     wanted: DemoOptions, encoded: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "budget": wanted.kernels,
+        **wanted.measured,
         "calibration": wanted.networks,
         "seed": wanted.seed,
         "exclude_lineages": list(LINEAGES),
