@@ -54,11 +54,32 @@ def in_budget(config: dict[str, Any]) -> CharacterizeInBudget:
     return campaign
 
 
-def test_networks_come_first_where_the_runtime_profiles() -> None:
-    board = Board("cpu", 0.03)
-    held_out = build("squeezenet", resolution=96)
-    campaign = in_budget({**CONFIG, "held_out": [held_out.to_json()]})
-    requests = drive(campaign, board.measure)
+Run = tuple[CharacterizeInBudget, list[MeasurementRequest]]
+HELD_OUT = build("squeezenet", resolution=96)
+TESTED = [["conv", "relu"], ["conv", "bn"], ["relu", "conv"]]
+WHOLE = {
+    **CONFIG,
+    "held_out": [HELD_OUT.to_json()],
+    "fusion": {"pairs": TESTED, "sizes": ["small"]},
+    "keep_fusion_tests": True,
+}
+"""A characterisation on a board with a profiler, with the fusion tests that only scoring needs."""
+
+
+@pytest.fixture(scope="module")
+def whole() -> Run:
+    campaign = in_budget(WHOLE)
+    return campaign, drive(campaign, Board("cpu", 0.03).measure)
+
+
+def bounded(run: Run) -> list[MeasurementRequest]:
+    """The requests within the budget, without the fusion tests at the end."""
+    campaign, requests = run
+    return requests[: campaign.outcome()["spent"]["measurements"]]
+
+
+def test_networks_come_first_where_the_runtime_profiles(whole: Run) -> None:
+    campaign, requests = whole[0], bounded(whole)
     outcome = campaign.outcome()
     json.dumps(outcome, allow_nan=False)
     assert len(requests) <= 80
@@ -71,7 +92,7 @@ def test_networks_come_first_where_the_runtime_profiles() -> None:
     # No chain and no round is measured, since the profile settles all pairs.
     assert not any("chain" in request.label for request in requests)
     assert all(request.profile for request in requests if request.purpose == "kernel")
-    excluded = Excluded.of([held_out], campaign.fusion.rules())
+    excluded = Excluded.of([HELD_OUT], campaign.fusion.rules())
     measured = {hash_of(r.graph) for r in requests if r.purpose in ("kernel", "probe")}
     assert not measured & excluded.ids
     spent = outcome["spent"]
@@ -83,7 +104,7 @@ def test_networks_come_first_where_the_runtime_profiles() -> None:
     assert stages(campaign)["sentinels"] == told["sentinel"]
 
 
-@pytest.mark.parametrize("insight", ["single", "padded"])
+@pytest.mark.parametrize("insight", ["single", pytest.param("padded", marks=pytest.mark.slow)])
 def test_without_a_profile_the_budget_bounds_fusion_and_pads_as_well(insight: str) -> None:
     board = Board("npu", 0.03)
     campaign = in_budget({**CONFIG, "insight": insight, "fusion": {"profile": False}})
@@ -118,30 +139,8 @@ def test_time_alone_may_be_the_limit() -> None:
     assert campaign.shares.measurements == 500
 
 
-def test_kernels_are_measured_in_one_pass_and_repeated_where_they_spread() -> None:
-    board = Board("cpu", 0.03)
-
-    def measure(request: MeasurementRequest) -> Measurement:
-        answer = board.measure(request)
-        wide = request.purpose == "kernel" and int(request.request_id[:4], 16) % 8 == 0
-        data = answer.to_json() | ({"mad_ms": 0.3 * (answer.latency_ms or 0.0)} if wide else {})
-        answer = Measurement.from_json(data)
-        board.answered[request.request_id] = answer
-        return answer
-
-    requests = drive(in_budget(CONFIG), measure)
-    kernels = [r for r in requests if r.purpose == "kernel"]
-    repeats = [r for r in kernels if r.repeat]
-    once = [r for r in kernels if (not r.repeat and not r.profile) or r.profile]
-    assert 1 <= len(repeats) + sum(not r.profile for r in kernels) <= 0.11 * len(once) + 2
-
-
-def test_fusion_tests_that_are_kept_come_last_and_outside_the_budget() -> None:
-    board = Board("cpu", 0.03)
-    pairs = [["conv", "relu"], ["conv", "bn"], ["relu", "conv"]]
-    config = {**CONFIG, "fusion": {"pairs": pairs, "sizes": ["small"]}, "keep_fusion_tests": True}
-    campaign = in_budget(config)
-    requests = drive(campaign, board.measure)
+def test_fusion_tests_that_are_kept_come_last_and_outside_the_budget(whole: Run) -> None:
+    campaign, requests = whole
     outcome = campaign.outcome()
     assert outcome["spent"]["measurements"] <= 80 < len(requests)
     last = max(i for i, r in enumerate(requests) if r.purpose == "network")
@@ -150,34 +149,52 @@ def test_fusion_tests_that_are_kept_come_last_and_outside_the_budget() -> None:
     assert outcome["fusion_tests"]["black_box"]["recall"] == 1.0
 
 
+def test_kernels_are_repeated_where_their_runs_spread() -> None:
+    board = Board("cpu", 0.03)
+    wide: list[str] = []
+
+    def measure(request: MeasurementRequest) -> Measurement:
+        answer = board.measure(request)
+        if request.purpose == "kernel" and int(request.request_id[:4], 16) % 6 == 0:
+            wide.append(hash_of(request.graph))
+            spread = {"mad_ms": 0.3 * (answer.latency_ms or 0.0)}
+            answer = Measurement.from_json(answer.to_json() | spread)
+        return answer
+
+    config = {"count": 24, "passes": 1, "repeat_share": 0.15, "sentinel_every": 24}
+    campaign = make_campaign("kernels", PLATFORM, config)
+    requests = drive(campaign, measure)
+    again = [hash_of(r.graph) for r in requests if r.purpose == "kernel" and r.repeat]
+    assert again
+    assert len(again) <= 0.15 * 24
+    assert set(again) <= set(wide)
+
+
 def test_given_rules_need_no_fusion_tests() -> None:
     rules = FusionRules(pairs={("Conv", "Relu"): "fused"})
     board = Board("cpu", 0.03)
     campaign = in_budget({**CONFIG, "rules": rules.to_json(), "fusion": {"profile": False}})
-    requests = drive(campaign, board.measure)
+    requests = drive(campaign, board.measure, stop_after=30)
     assert campaign.outcome()["rules"]["pairs"] == rules.to_json()["pairs"]
     assert not any("+" in r.label for r in requests if r.purpose == "fusion")
 
 
 @pytest.mark.slow
-def test_a_crash_in_any_stage_repeats_nothing() -> None:
-    whole = in_budget(CONFIG)
-    asked = [r.request_id for r in drive(whole, Board("cpu", 0.03).measure)]
-    for stop in (45,):
-        crashed = Board("cpu", 0.03)
-        first = drive(in_budget(CONFIG), crashed.measure, stop_after=stop)
-        resumed = in_budget(CONFIG)
-        second = drive(resumed, crashed.measure, known=dict(crashed.answered))
-        assert [r.request_id for r in (*first, *second)] == asked
-        assert resumed.outcome() == whole.outcome()
+def test_a_crash_repeats_nothing(whole: Run) -> None:
+    crashed = Board("cpu", 0.03)
+    first = drive(in_budget(WHOLE), crashed.measure, stop_after=45)
+    resumed = in_budget(WHOLE)
+    second = drive(resumed, crashed.measure, known=dict(crashed.answered))
+    asked = [r.request_id for r in whole[1]]
+    assert [r.request_id for r in (*first, *second)] == asked
+    assert resumed.outcome() == whole[0].outcome()
 
 
 @pytest.mark.slow
-def test_the_order_of_answers_does_not_matter() -> None:
-    straight, other = in_budget(CONFIG), in_budget(CONFIG)
-    drive(straight, Board("cpu", 0.03).measure)
+def test_the_order_of_answers_does_not_matter(whole: Run) -> None:
+    other = in_budget(WHOLE)
     drive(other, Board("cpu", 0.03).measure, shuffle=Random(5), ask=7)
-    assert other.outcome() == straight.outcome()
+    assert other.outcome() == whole[0].outcome()
 
 
 def test_campaigns_from_before_budgets_resume_as_they_were() -> None:
