@@ -37,8 +37,9 @@ from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks.budget.boards import KINDS, characterised_board
 from benchmarks.budget.host import characterised_platform
-from benchmarks.networks import MACS, judged_networks
+from benchmarks.networks import judged_networks
 from benchmarks.sampling.plot import Line, plot
+from benchmarks.unseen.measuring import MACS
 
 RESULTS = Path(__file__).parents[1] / "budget.json"
 BUDGETS = (100, 200, 350, 500, 1000, 3000)

@@ -19,7 +19,6 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
-from latfarm_controller.training.training import train
 from latfarm_controller.training.training_set import collect
 from latfarm_controller.zoo import build
 from latfarm_predictors.graph.hash import hash_of
@@ -121,15 +120,15 @@ def test_without_a_profile_the_budget_bounds_fusion_and_pads_as_well(insight: st
 
 def test_board_time_bounds_all_stages_together() -> None:
     board = Board("cpu", 0.03)
-    campaign = in_budget({**CONFIG, "measurements": 400, "budget_minutes": 0.06})
+    campaign = in_budget({**CONFIG, "measurements": 200, "budget_minutes": 0.03})
     requests = drive(campaign, board.measure)
     spent = campaign.outcome()["spent"]
-    assert spent["most_board_ms"] == 3600.0
+    assert spent["most_board_ms"] == 1800.0
     # The board takes 20 ms for each measurement; a piece of requests may exceed the limit.
-    assert spent["board_ms"] < 3600.0 + PIECE * 20.0
-    assert 140 <= len(requests) < 180 + PIECE
+    assert spent["board_ms"] < 1800.0 + PIECE * 20.0
+    assert 70 <= len(requests) < 90 + PIECE
     told = stages(campaign)
-    assert told["calibration"] >= 10
+    assert told["calibration"] >= 6
     assert told["kernels"] >= 8
     assert campaign.outcome()["kernels"]["stopped"] == "budget"
 
@@ -211,25 +210,26 @@ def test_a_budget_that_leaves_nothing_is_refused(key: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_budget_measured_makes_a_bundle(tmp_path: Path) -> None:
+def test_probes_are_learned_from_where_kernels_alone_tell_about_networks(tmp_path: Path) -> None:
     platform = SimulatedPlatform(
         rules=FusionRules(pairs={("Conv", "BatchNormalization"): "fused"}),
         noise=0.01,
         profiles=True,
     )
-    campaign = in_budget({**CONFIG, "measurements": 150})
+    campaign = in_budget(CONFIG)
     requests = drive(campaign, platform.measure)
-    store = DuckDBStore(tmp_path / "latfarm.duckdb")
-    store.add_measurements("c1", [(platform.answered[r.request_id], r.graph) for r in requests])
     outcome = campaign.outcome()
-    store.put_campaign(
-        CampaignRecord("c1", "c1", "characterize", PLATFORM, state="done", outcome=outcome)
-    )
     probes = {hash_of(r.graph) for r in requests if r.purpose == "probe"}
-    data = collect(store, PLATFORM, "c1")
-    alone = {s.kernel.kernel_id for s in data.kernels if not s.network}
-    assert (probes <= alone) is outcome["alone"]["used"]
-    predictor = train(store, PLATFORM, "c1", tmp_path / "b.zip")
-    store.close()
-    graph = build("mobilenet-v1", width=0.5, resolution=160)
-    assert predictor.predict(graph).latency_ms == pytest.approx(platform.exact_ms(graph), rel=0.25)
+    assert probes
+    assert outcome["alone"]["used"]
+    found = {}
+    with DuckDBStore(tmp_path / "latfarm.duckdb") as store:
+        store.add_measurements("c1", [(platform.answered[r.request_id], r.graph) for r in requests])
+        for used in (True, False):
+            told = {**outcome, "alone": {**outcome["alone"], "used": used}}
+            record = CampaignRecord("c1", "c1", "characterize", PLATFORM, outcome=told)
+            store.put_campaign(record)
+            kernels = collect(store, PLATFORM, "c1").kernels
+            found[used] = {s.kernel.kernel_id for s in kernels if not s.network}
+    assert probes <= found[True]
+    assert not probes & found[False]

@@ -49,7 +49,7 @@ def test_hidden_rules_are_found_from_a_tenth_of_the_measurements(kind: str) -> N
     assert sources.count("class") >= 10
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_used_is_right_on_drawn_boards_too(seed: int) -> None:
     board = Board("drawn", 0.03, seed)
     campaign, requests = found_few(board)
