@@ -119,7 +119,10 @@ class FewFusionCampaign(FusionCampaign):
             m.latency_ms for m in answers.values() if m.ok and m.latency_ms is not None
         ]
         if self._options.profile:
-            yield from self._profiled.look(self._ask_profile, self._next)
+            yield from self._profiled.look(
+                self._ask_profile,
+                lambda asked, _: Batch("overhead", asked, EMPTIES, EMPTIES + len(asked)),
+            )
 
     def tests(self) -> Plan:
         """The pairs that networks have not told: profiled if possible, otherwise by times.
