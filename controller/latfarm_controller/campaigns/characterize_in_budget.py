@@ -50,7 +50,7 @@ from latfarm_controller.campaigns.sampling.base import Excluded
 MOST_KNOWN = 250
 """Largest number of kernels of each family, seen in profiled networks, that the sampler is shown:
 its Gaussian processes take longer with the cube of their number."""
-PADDED_COST = 4.0
+PADDED_COST = 3.5
 """Measurements for a kernel between pads over those for a kernel alone: the kernel alone, its
 padded model, and its share of padding-only models."""
 HEADS_SHARE = 0.6

@@ -17,7 +17,7 @@ TWO_PASSES = 400
 once."""
 PROFILED_SHARE = 0.12
 """Share of a budget for profiled networks, each of which shows some twenty kernels."""
-FUSION_SHARE = 0.25
+FUSION_SHARE = 0.2
 """Largest share of a budget for fusion tests; few are needed where networks are profiled."""
 PROBES_SHARE, MOST_PROBES = 0.04, 16
 """Share of a budget, and number at most, for kernels that are measured alone to compare their times
