@@ -290,8 +290,8 @@ class Characterized:
 
 @pytest.fixture(scope="session")
 def characterized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Characterized]:
-    """Characterise a platform with 20 kernels and 9 networks, once for all tests that read it."""
-    command = ("characterize", "-p", PLATFORM, "--budget", "20", "--networks", "9", "--json")
+    """Characterise a platform with 110 measurements, once for all tests that read it."""
+    command = ("characterize", "-p", PLATFORM, "--budget", "110", "--networks", "9", "--json")
     with ExitStack() as stack:
         farm = Farm(tmp_path_factory.mktemp("characterized"), stack)
         boards = (farm.board("toy1"), farm.board("toy2"))

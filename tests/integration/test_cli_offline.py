@@ -17,7 +17,10 @@ from latfarm_predictors.frontends.onnx import read_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 SQUEEZENET = LIGHT / "light_squeezenet.onnx"
-STAGES = ("overhead", "fusion", "kernels", "networks", "training", "training: kernels")
+STAGES = (
+    *("overhead", "context", "fusion", "probes", "kernels", "networks"),
+    *("training", "training: kernels"),
+)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from latfarm_agent.testing.runtime_suite import measure
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.results import measurement_from_pb
 from latfarm_controller.agents.statistics import exponent
-from latfarm_controller.agents.wire import runtime_from_pb
+from latfarm_controller.agents.wire import board_from_pb
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.slow_core import LEAST_PAIRS, felt
 from latfarm_controller.farm.boards.interfaces import BoardRequest
@@ -25,6 +25,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore, clock_slowdown_of, slowdown_of
+from latfarm_protos.v1 import agent_pb2 as pb
 
 SLOWDOWN = 1.7
 """How many times slower the neighbour makes the core."""
@@ -46,10 +47,14 @@ def convs() -> list[Graph]:
 
 
 def described(bench: Bench) -> BoardInfo:
-    """The board of a bench, as the controller sees it."""
+    """What the controller knows of a board."""
     board, runtimes = bench.describe()
-    found = tuple(runtime_from_pb(agent_wire.runtime_as_pb(runtime)) for runtime in runtimes)
-    return BoardInfo(board.board_id, board.name, runtimes=found)
+    return board_from_pb(
+        pb.DescribeResponse(
+            board=agent_wire.board_as_pb(board),
+            runtimes=[agent_wire.runtime_as_pb(runtime) for runtime in runtimes],
+        )
+    )
 
 
 def measured(
@@ -59,7 +64,6 @@ def measured(
     path = folder / "board.json"
     path.write_text(json.dumps({**PROFILE, **profile}))
     bench = simulated_bench(BenchOptions("one", None, folder / "work"), path)
-    board = described(bench)
     found: list[Measurement] = []
     truth: dict[str, float] = {}
     try:
@@ -71,7 +75,8 @@ def measured(
                     MeasurementRequest(graph, "sim", "kernel", Settings(), repeat=number)
                 )
                 result = measure(bench, "sim", model, request_id=asked.request_id)
-                answer = measurement_from_pb(agent_wire.result_as_pb(result), asked, board)
+                told = agent_wire.result_as_pb(result)
+                answer = measurement_from_pb(told, asked, described(bench))
                 found.append(answer)
                 truth[answer.graph_hash] = exact_latency_ms(
                     json.loads(model.read_text()), BoardProfile.read(path)
@@ -138,12 +143,11 @@ def test_throttling_that_the_board_reports_is_a_typed_failure(tmp_path: Path) ->
     model = tmp_path / "conv.json"
     model.write_text(graph.dumps())
     bench = simulated_bench(BenchOptions("one", None, tmp_path / "work"), path)
-    board = described(bench)
     asked = BoardRequest.of(MeasurementRequest(graph, "sim", "kernel", Settings()))
     try:
         result = measure(bench, "sim", model, request_id=asked.request_id)
     finally:
         bench.close()
-    answer = measurement_from_pb(agent_wire.result_as_pb(result), asked, board)
+    answer = measurement_from_pb(agent_wire.result_as_pb(result), asked, described(bench))
     assert (answer.ok, answer.error_code) == (False, "THROTTLED")
     assert AS_TOLD.latency(answer) is None

@@ -36,6 +36,8 @@ from latfarm_controller.campaigns.sampling.by_name import (
 from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
 
+LEAST_MEASUREMENTS = 40
+"""Least budget of a characterisation: fewer measurements leave nothing for kernels."""
 PADDED_FACTOR = 6.0
 """Board time of a kernel alone and between pads, with its padding-only models, over that of the
 kernel alone: a rough estimate."""
@@ -94,6 +96,13 @@ class CharacterizeOptions(CampaignOptions):
         most_macs: most multiply-adds of a drawn network.
         energy_ms: for each kernel and network, the duration in ms of running it back to back, so
             that a board's power rails show its energy; 0: no energies.
+        measurements: largest number of measurements of all stages together. With it or with
+            `budget_minutes`, stages are planned by `characterize_in_budget`, and `budget` and
+            `kernel_passes` do not matter. None, as in campaigns from before it existed: each stage
+            takes what it wants.
+        budget_minutes: longest board time of all stages together, in minutes; None: no limit.
+        keep_fusion_tests: whether all pairs are measured by times as well, after all other stages
+            and outside the budget, to score how well times alone tell fusion.
     """
 
     budget: int = Field(default=450, ge=1, description="largest number of kernels to measure")
@@ -123,6 +132,9 @@ class CharacterizeOptions(CampaignOptions):
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
     energy_ms: float = Field(default=0, ge=0, le=600_000)
+    measurements: int | None = Field(default=None, ge=LEAST_MEASUREMENTS)
+    budget_minutes: float | None = Field(default=None, gt=0)
+    keep_fusion_tests: bool = False
 
     @property
     def profiled_networks(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from latfarm_controller.campaigns.base import Campaign
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
+from latfarm_controller.campaigns.characterize_in_budget import CharacterizeInBudget
 from latfarm_controller.campaigns.cover import CoverCampaign, CoverOptions
 from latfarm_controller.campaigns.engines.campaign import EngineOptions, EnginesCampaign
 from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
@@ -39,7 +40,9 @@ def _padding(platform: str, config: Config) -> Campaign:
 
 def _characterize(platform: str, config: Config) -> Campaign:
     options = read_options(CharacterizeOptions, "characterize", config)
-    return CharacterizeCampaign(platform, options)
+    if options.measurements is None and options.budget_minutes is None:
+        return CharacterizeCampaign(platform, options)
+    return CharacterizeInBudget(platform, options)
 
 
 def _cover(platform: str, config: Config) -> Campaign:

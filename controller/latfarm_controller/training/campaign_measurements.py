@@ -27,6 +27,7 @@ from latfarm_controller.campaigns.host_noise import (
     grades,
     noise_of,
 )
+from latfarm_controller.campaigns.kernels import probes
 from latfarm_controller.campaigns.kernels import survey as kernels
 from latfarm_controller.campaigns.kernels.padding import PURPOSE as PADDING
 from latfarm_controller.campaigns.networks import campaign as networks
@@ -55,6 +56,9 @@ class CampaignMeasurements:
             its measurement is too unstable to tell a time.
         profiled_networks: each good measurement of a network that has a profile, of any
             fingerprint, with its network.
+        probes: kernels that were measured alone to compare their times with those inside networks,
+            with their good measurements under the fingerprint. Where the times agree, they are
+            among `kernels` as well.
         drawn_profiles: whether networks were measured for their profiles alone.
         board_ids: the boards of the usable measurements.
         left_out: number of measurements that are not usable, by the reason.
@@ -69,6 +73,7 @@ class CampaignMeasurements:
     networks: list[tuple[Graph, list[Measurement]]]
     profiles: Mapping[str, Sequence[Measurement]]
     profiled_networks: Sequence[tuple[Graph, Measurement]]
+    probes: Sequence[tuple[Graph, Sequence[Measurement]]]
     drawn_profiles: bool
     board_ids: tuple[str, ...]
     left_out: Mapping[str, int]
@@ -91,7 +96,12 @@ def _by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
     """The measurements of kernels and networks of a campaign, by purpose."""
     return {
         purpose: list(store.measurements(campaign_id=campaign_id, purpose=purpose))
-        for purpose in (kernels.PURPOSE, networks.PURPOSE, profiled_draw.PURPOSE)
+        for purpose in (
+            kernels.PURPOSE,
+            networks.PURPOSE,
+            profiled_draw.PURPOSE,
+            probes.PURPOSE,
+        )
     }
 
 
@@ -111,6 +121,8 @@ def read_campaign(
     measured = _by_purpose(store, record.campaign_id)
     if slow_core is None:
         slow_core = felt(learned_from(store, record.campaign_id))
+    if record.outcome.get("alone", {}).get("used"):
+        measured[kernels.PURPOSE] += measured[probes.PURPOSE]
     measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
     fingerprint = _most_frequent(
         m.fingerprint for found in measured.values() for m in found if m.ok
@@ -142,6 +154,13 @@ def read_campaign(
             run
             for purpose in (networks.PURPOSE, profiled_draw.PURPOSE)
             for run in _profiled(store, measured[purpose])
+        ],
+        probes=[
+            (graph, [m])
+            for m in measured[probes.PURPOSE]
+            if m.ok
+            and m.fingerprint == fingerprint
+            and (graph := store.get_graph(m.graph_hash)) is not None
         ],
         drawn_profiles=bool(measured[profiled_draw.PURPOSE]),
         board_ids=tuple(sorted({m.board_id for m in used})),

@@ -337,7 +337,10 @@ def _transfer_ms_per_mb(
         )
     if profiles:
         return transfer_ms_per_mb(
-            [(graph, found.profiles.get(hash_of(graph), ())) for graph, _ in found.kernels],
+            [
+                *((graph, found.profiles.get(hash_of(graph), ())) for graph, _ in found.kernels),
+                *found.probes,
+            ],
             overhead_ms,
         )
     return 0.0

@@ -9,7 +9,7 @@ the truth, and the answers by times alone are scored against it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -238,22 +238,7 @@ class FusionCampaign(PlannedCampaign):
         ]
         join = None if self._join is not None else choose_join(fused)
         fork = choose_fork(fused)
-        profiles = {}
-        if self.profiles:
-            graphs = [g for c in (join, fork) if c is not None for g in (*c.parts, c.graph)]
-            profiles = {
-                hash_of(g): self._ask(g, f"profile: {g.name}", profile=True) for g in graphs
-            }
-            answers = yield self._next(list(profiles.values()), len(profiles))
-            shown = {key: answers[r.request_id] for key, r in profiles.items()}
-        open_cases: list[ConnectionCase] = []
-        for connection in (join, fork):
-            if connection is None:
-                continue
-            if not profiles or not connection.decide_by_profile(
-                [shown[hash_of(g)] for g in connection.parts], shown[hash_of(connection.graph)]
-            ):
-                open_cases.append(connection)
+        open_cases = yield from self._profiled_connections(join, fork)
         branches = Branches(
             self._ask,
             self._next,
@@ -264,6 +249,25 @@ class FusionCampaign(PlannedCampaign):
         yield from branches.decide(open_cases, join if join in open_cases else None, fused, rounds)
         self._join = self._join or join
         self._fork = fork
+
+    def _profiled_connections(
+        self, join: ConnectionCase | None, fork: ConnectionCase | None
+    ) -> Generator[Batch, Answers, list[ConnectionCase]]:
+        """Profile a join and a fork where possible; gives those that are still open."""
+        cases = [case for case in (join, fork) if case is not None]
+        if not self.profiles:
+            return cases
+        graphs = [g for c in cases for g in (*c.parts, c.graph)]
+        profiles = {hash_of(g): self._ask(g, f"profile: {g.name}", profile=True) for g in graphs}
+        answers = yield self._next(list(profiles.values()), len(profiles))
+        shown = {key: answers[r.request_id] for key, r in profiles.items()}
+        return [
+            case
+            for case in cases
+            if not case.decide_by_profile(
+                [shown[hash_of(g)] for g in case.parts], shown[hash_of(case.graph)]
+            )
+        ]
 
     def results(self) -> list[PairResult]:
         """What was found so far about each pair of ops, in the order of the operator list."""

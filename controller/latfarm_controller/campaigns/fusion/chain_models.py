@@ -87,11 +87,13 @@ class ChainCase:
         first: Op1.
         second: Op2.
         divider: the separator.
+        links: number of repetitions of the pair.
     """
 
     first: FusionOperator
     second: FusionOperator
     divider: Divider
+    links: int = LINKS
 
     @property
     def size_name(self) -> str:
@@ -150,19 +152,23 @@ class ChainCase:
         return self._chain(self.first.name, self.second.name)
 
     def _chain(self, *operators: str) -> Graph:
-        return _chain(self.divider, self.wide_shape, self.head, operators)
+        return _chain(self.divider, self.wide_shape, self.head, operators, self.links)
 
 
 @lru_cache(maxsize=256)
 def _chain(
-    divider: Divider, shape: tuple[int, ...], head: tuple[str, ...], operators: tuple[str, ...]
+    divider: Divider,
+    shape: tuple[int, ...],
+    head: tuple[str, ...],
+    operators: tuple[str, ...],
+    links: int,
 ) -> Graph:
-    """A head, then `LINKS` times the operators, with separators in between."""
-    b = GraphBuilder(f"{LINKS} x {','.join(operators) or 'nothing'} | {divider}")
+    """A head, then `links` times the operators, with separators in between."""
+    b = GraphBuilder(f"{links} x {','.join(operators) or 'nothing'} | {divider}")
     divide = _DIVIDERS[divider]
     before = divide(b, b.input(shape), "")
     x = divide(b, before, "")
-    for link in (*((head,) if head else ()), *(operators,) * LINKS):
+    for link in (*((head,) if head else ()), *(operators,) * links):
         y = x
         for place, name in enumerate(link):
             y = _step(OPERATORS[name])(b, y, before if place == 0 else x)

@@ -82,7 +82,8 @@ class ChainRounds(CaseRounds):
         if not self.plain:
             return 0.0
         separators_ms = median(t.empty_ms for t in self.plain) - self.call_ms
-        return max(_LEAST_KERNEL * separators_ms * LINKS / (LINKS + 2), 0.0)
+        links = self.case.links if isinstance(self.case, ChainCase) else LINKS
+        return max(_LEAST_KERNEL * separators_ms * links / (links + 2), 0.0)
 
     def decision(self, limits: DecisionLimits, book: PadBook | None = None) -> Decision:  # noqa: ARG002
         """What the chains say, with the spreads of all four chains taken into account.

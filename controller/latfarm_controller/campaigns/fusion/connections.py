@@ -76,8 +76,13 @@ class ConnectionCase:
         if all(hash_of(graph) in times_ms for graph in self.graphs):
             self.rounds.append(dict(times_ms))
 
-    def decide_by_time(self) -> None:
-        """Take the plan whose time is closest to that of the connected model."""
+    def decide_by_time(self, noise: float = 0.0) -> None:
+        """Take the plan whose time is closest to that of the connected model.
+
+        Args:
+            noise: relative standard deviation of a measurement, as other models show it; a few
+                rounds alone may agree by chance.
+        """
         if not self.rounds:
             return
         plans: dict[Branch, float] = {}
@@ -92,6 +97,7 @@ class ConnectionCase:
         measured = [times[hash_of(self.graph)] for times in self.rounds]
         # A drift of the board affects all models of a round alike and does not blur the plans.
         spread = min(standard_error(measured), standard_error(gaps))
+        spread = max(spread, noise * median(measured))
         self.answer, self.clear = closest_plan(median(measured), plans, spread)
         self.source = "time"
 

@@ -47,6 +47,8 @@ _CACHED_SHARE = 0.25
 op's time: a tensor that is still in the cache makes the second op faster."""
 _LEAST_ORDER_GAP = 0.01
 """A difference between two orders of branches below this share of the whole time is chance."""
+_LEAST_SHOWN = 4
+"""Number of rounds from which their own spread counts beside a noise that is known already."""
 _LEAST_ORDER_ROUNDS = 3
 """Number of rounds from which two orders of branches are compared."""
 
@@ -87,6 +89,9 @@ class Thresholds:
             a disturbance cancels.
         least_base_ms: the answer is `undecided` where min(T1, T2) is not longer than this: such an
             op is no kernel of its own even when it stands alone.
+        noise: relative standard deviation of a measurement, as repeats of other models show it.
+            With it, few rounds are enough, because a pair need not show its own spread. 0: the
+            pair's own rounds alone show it, of which it needs at least two.
     """
 
     alpha: float = 0.5
@@ -94,6 +99,7 @@ class Thresholds:
     sureness: float = 2.0
     paired: bool = False
     least_base_ms: float = 0.0
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +214,15 @@ def decide(
     per_round = median(
         math.sqrt(sum(_own_error(m) ** 2 for m in (t.first, t.second, t.connected))) for t in good
     )
-    score_error = max(standard_error(scores), per_round / math.sqrt(len(good)))
-    connected_error = max(
-        standard_error(connected),
-        median(_own_error(t.connected) for t in good) / math.sqrt(len(good)),
+    if thresholds.noise:
+        per_round = max(per_round, thresholds.noise * median(map(_root_of_squares_ms, good)))
+    own_connected = max(
+        median(_own_error(t.connected) for t in good), thresholds.noise * median(connected)
     )
-    base_error = max(standard_error(bases), per_round / math.sqrt(len(good)))
+    shown = [_shown_error(values, thresholds) for values in (scores, connected, bases)]
+    score_error = max(shown[0], per_round / math.sqrt(len(good)))
+    connected_error = max(shown[1], own_connected / math.sqrt(len(good)))
+    base_error = max(shown[2], per_round / math.sqrt(len(good)))
     gate_error = base_error if thresholds.paired else connected_error
     return Decision(
         _answer(gain, base, score_error, gate_error, thresholds),
@@ -226,6 +235,19 @@ def decide(
         len(good),
         base_error,
     )
+
+
+def _root_of_squares_ms(triple: Triple) -> float:
+    """The root of the sum of the squares of a round's four times."""
+    times = [m.latency_ms or 0.0 for m in (triple.first, triple.second, triple.connected)]
+    return math.hypot(*times, triple.empty_ms)
+
+
+def _shown_error(values: Sequence[float], thresholds: Thresholds) -> float:
+    """The standard error that the rounds show; 0 for too few rounds beside a known noise."""
+    if thresholds.noise and len(values) < _LEAST_SHOWN:
+        return 0.0
+    return standard_error(values)
 
 
 def _answer(

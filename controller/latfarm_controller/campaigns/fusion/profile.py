@@ -58,6 +58,12 @@ class Profiled:
 
     def plan(self, ask: AskProfile, next_batch: Next) -> Plan:
         """First a control, to see whether layers are shown at all, then every model once."""
+        yield from self.look(ask, next_batch)
+        if self.profiler == "yes":
+            yield from self.settle(self._cases, ask, next_batch)
+
+    def look(self, ask: AskProfile, next_batch: Next) -> Plan:
+        """A control of three ops, to see whether the profiler shows single layers."""
         control = ask(control_model(SIZES[self._size]), "profile: control")
         answers = yield next_batch([control], len(self._cases))
         answer = answers[control.request_id]
@@ -70,22 +76,25 @@ class Profiled:
             self.untold = {c.rule: why or "the runtime shows no layers" for c in self._cases}
             return
         self.profiler = "yes"
+
+    def settle(self, cases: Sequence[PairCase], ask: AskProfile, next_batch: Next) -> Plan:
+        """Profile every model of these pairs once; models that pairs share are asked once."""
         joins = {
             c.label: join_connection(JoinCase(c.first, c.first, c.second, self._size))
-            for c in self._cases
+            for c in cases
             if c.second.binary
         }
         graphs: dict[str, Graph] = {}
-        for case in self._cases:
+        for case in cases:
             for graph in (case.single_first, case.single_second, case.connected):
                 graphs.setdefault(hash_of(graph), graph)
         for join in joins.values():
             graphs.setdefault(hash_of(join.graph), join.graph)
         requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
-        answers = yield next_batch(list(requests.values()), len(requests) + len(self._cases))
+        answers = yield next_batch(list(requests.values()), len(requests) + len(cases))
         shown = {key: answers[request.request_id] for key, request in requests.items()}
         self.models += [(graph, shown[key]) for key, graph in graphs.items()]
-        for case in self._cases:
+        for case in cases:
             self._settle(case, shown, joins.get(case.label))
 
     def _settle(

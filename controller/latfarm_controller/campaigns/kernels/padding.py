@@ -62,7 +62,8 @@ class PaddingOptions(CampaignOptions):
         exclude: ids of kernels that must not be drawn.
         exclude_graphs: networks, in JSON form, whose kernels must not be drawn.
         bounds: how the cost of pads is bounded.
-        repeats: how often every model is measured.
+        repeats: how often every model is measured; with 1, padding-only models are measured twice,
+            because many kernels share them and their repeats tell the noise.
         most_repeats: how often the models of a kernel are measured at most while noise makes its
             interval too wide.
         precision: largest part of an interval's half width that may come from noise, as a share of
@@ -82,8 +83,8 @@ class PaddingOptions(CampaignOptions):
     exclude: list[str] = Field(default_factory=list)
     exclude_graphs: list[dict[str, Any]] = Field(default_factory=list)
     bounds: Bounds = "paper"
-    repeats: int = Field(default=3, ge=2)
-    most_repeats: int = Field(default=9, ge=2)
+    repeats: int = Field(default=3, ge=1)
+    most_repeats: int = Field(default=9, ge=1)
     precision: float = Field(default=0.1, gt=0)
     coverage: float = Field(default=0.98, gt=0, lt=1)
     widest: float = Field(default=0.5, gt=0)
@@ -172,6 +173,8 @@ class PaddingCampaign(PlannedCampaign):
         for number in range(self._options.repeats):
             self._asks_profile = self._options.profile and number == 0
             yield from self._pass(list(self._cases.values()), random, single=self._options.single)
+        if self._options.repeats == 1:
+            yield from self._pass(list(self._cases.values()), random, single=False, pads_only=True)
         for _ in range(self._options.repeats, self._options.most_repeats):
             noisy = self._noisy()
             if not noisy:
@@ -217,11 +220,14 @@ class PaddingCampaign(PlannedCampaign):
             return models * self._options.repeats
         return (models + len(self._cases)) * self._options.repeats + call_overhead.REPEATS
 
-    def _pass(self, cases: Sequence[_Case], random: Random, *, single: bool) -> Plan:
+    def _pass(
+        self, cases: Sequence[_Case], random: Random, *, single: bool, pads_only: bool = False
+    ) -> Plan:
         """Measure each model of these cases once, in random order."""
         models = sorted({m for case in cases for m in case.models()}, key=repr)
         jobs = [(self._graphs[model], PURPOSE, "padding_only") for model in models]
-        jobs += [(case.model.graph, PURPOSE, "padded") for case in cases if case.model is not None]
+        if not pads_only:
+            jobs += [(c.model.graph, PURPOSE, "padded") for c in cases if c.model is not None]
         if single:
             jobs += [(case.kernel.graph, KERNEL, "single") for case in cases]
         jobs = [job for job in jobs if hash_of(job[0]) not in self._failed]

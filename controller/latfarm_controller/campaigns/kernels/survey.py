@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from random import Random
@@ -14,21 +14,20 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.samples import KernelSample
-from pydantic import Field, model_validator
 
 from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.energy import TRIES, energy_story
 from latfarm_controller.campaigns.fusion.prior import rules_for
-from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange, read_graphs
+from latfarm_controller.campaigns.kernels.survey_options import KernelOptions
+from latfarm_controller.campaigns.options import read_graphs
 from latfarm_controller.campaigns.plans import Answers, Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.insight import layout_share, sample_of
 from latfarm_controller.campaigns.sampling.base import Excluded, SamplingTask
-from latfarm_controller.campaigns.sampling.by_name import StoredSamplerName, make_sampler
+from latfarm_controller.campaigns.sampling.by_name import make_sampler
 from latfarm_controller.campaigns.sampling.judge import REGRESSORS, Judge
-from latfarm_controller.campaigns.sampling.latfarm import Guide
 from latfarm_controller.campaigns.sampling.nn_meter import initial_count
-from latfarm_controller.campaigns.sampling.sibling import StartedFrom, sibling_of
+from latfarm_controller.campaigns.sampling.sibling import sibling_of
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.campaigns.sentinels import (
     drift_of,
@@ -37,75 +36,19 @@ from latfarm_controller.campaigns.sentinels import (
     void_shifts,
 )
 
+__all__ = ["PURPOSE", "SETTINGS", "KernelCampaign", "KernelOptions", "pooled"]
+
 SETTINGS = Settings(
     sessions=1, warmup_runs=3, warmup_ms=20.0, min_runs=8, max_runs=200, max_ms=80.0, cold_runs=3
 )
 """How kernels are measured: one short session in each pass."""
 PURPOSE = "kernel"
 """The purpose, in the store, of kernels measured alone."""
-
-
-class KernelOptions(CampaignOptions):
-    """Configuration of a kernel survey.
-
-    Attributes:
-        count: largest number of kernels.
-        passes: how often each kernel is measured, at different times.
-        seed: random seed of the draw and of the order of measurements.
-        sampler: the sampler that chooses the kernels.
-        guide: how the sampler `latfarm` picks layers of networks.
-        started_from: the bundle of a sibling platform that the sampler `latfarm` starts from.
-        board_minutes: largest time that the boards may measure; None: no limit.
-        target: the survey ends when this share of the kernels that are kept back from the sampler
-            is predicted within 10 %; None: never for this reason.
-        held_out: share of kernels that is kept back from the sampler, if there is a target.
-        initial: number of kernels before the first batch of a sampler that has batches.
-        prior_share: share of the kernels that the sampler `nn-meter` draws before its first
-            iteration, instead of `initial`; None: `initial` counts.
-        batch: number of kernels in a batch.
-        families: names of the zoo families to draw from; empty: all that calibration may use. The
-            samplers `random` and `annette` draw from none.
-        rules: fusion rules in JSON form; without them the usual rules hold.
-        exclude: ids of kernels that must not be measured.
-        exclude_graphs: networks, in JSON form, whose kernels must not be measured.
-        sentinel_every: number of kernels between two measurements of the sentinel.
-        remeasure: largest share of measurements that is repeated because of drift.
-        profile: ask for layer times in the first pass; only for platforms that have a profiler.
-        settings: changes of the measurement settings.
-    """
-
-    count: int = Field(default=450, ge=1)
-    passes: int = Field(default=2, ge=1)
-    seed: int = 0
-    sampler: StoredSamplerName = "prior"
-    guide: Guide = "variance"
-    started_from: StartedFrom | None = None
-    board_minutes: float | None = Field(default=None, gt=0)
-    target: float | None = Field(default=None, gt=0, le=1)
-    held_out: float = Field(default=0.2, gt=0, lt=1)
-    initial: int = Field(default=100, ge=1)
-    prior_share: float | None = Field(default=None, gt=0, lt=1)
-    batch: int = Field(default=50, ge=2)
-    families: list[str] = Field(default_factory=list)
-    rules: dict[str, Any] | None = None
-    exclude: list[str] = Field(default_factory=list)
-    exclude_graphs: list[dict[str, Any]] = Field(default_factory=list)
-    sentinel_every: int = Field(default=10, ge=1)
-    remeasure: float = Field(default=0.25, ge=0, le=1)
-    profile: bool = False
-    settings: SettingsChange = SettingsChange()
-
-    @model_validator(mode="after")
-    def _counts_fit(self) -> KernelOptions:
-        if self.sampler in ("latfarm", "nn-meter") and self.initial > self.count:
-            raise ValueError(f"initial {self.initial} exceeds count {self.count}")
-        if self.families and self.sampler in ("random", "annette"):
-            raise ValueError(f"sampler {self.sampler!r} cannot draw from families")
-        if self.prior_share is not None and self.sampler != "nn-meter":
-            raise ValueError(f"sampler {self.sampler!r} has no prior_share; 'nn-meter' has one")
-        if self.started_from is not None and self.sampler != "latfarm":
-            raise ValueError(f"sampler {self.sampler!r} cannot start from a bundle; 'latfarm' can")
-        return self
+LEAST_SPREAD = 0.02
+"""Median absolute deviation of a kernel's runs, as a share of their median, from which another
+measurement may tell more: `unstable` begins here."""
+WIDE_SPREAD = 1.5
+"""A spread counts as wide from so many times that of the typical kernel of the survey."""
 
 
 def pooled(
@@ -144,9 +87,27 @@ class KernelCampaign(PlannedCampaign):
     stages: tuple[str, ...] = ("kernels",)
 
     def __init__(
-        self, platform: str, options: KernelOptions, rules: FusionRules | None = None
+        self,
+        platform: str,
+        options: KernelOptions,
+        rules: FusionRules | None = None,
+        *,
+        known: Sequence[KernelSample] = (),
+        affords: Callable[[], float] | None = None,
     ) -> None:
+        """A survey of the kernels that the sampler chooses.
+
+        Args:
+            platform: what is measured.
+            options: the configuration.
+            rules: fusion rules that are known already.
+            known: kernels that were measured before, by other means; the sampler sees them.
+            affords: how many more kernels may be measured, besides what `options` say; None: any
+                number.
+        """
         super().__init__(platform)
+        self._known = list(known)
+        self._affords = affords
         self._options = options
         self._settings = options.settings.apply(SETTINGS)
         # Within a characterisation, the rules and the call's cost are known already.
@@ -181,6 +142,7 @@ class KernelCampaign(PlannedCampaign):
             families=options.families or None,
             initial=initial_count(options.count, options.initial, options.prior_share),
             batch=options.batch,
+            known=[sample.kernel for sample in self._known],
         )
         sampler = make_sampler(
             options.sampler,
@@ -189,13 +151,14 @@ class KernelCampaign(PlannedCampaign):
             guide=options.guide,
             sibling=self._sibling,
         )
-        parted = options.target is not None or options.board_minutes is not None
+        limits = (options.target, options.board_minutes, self._affords)
+        parted = any(limit is not None for limit in limits)
         while kernels := sampler.next_batch(self._shown()):
             left = kernels
             while left:
                 size = min(options.batch, self._affordable()) if parted else len(left)
                 if size == 0 or self._is_accurate():
-                    self._stopped = "target" if size else "board_minutes"
+                    self._stopped = "target" if size else self._spent_first()
                     return
                 yield left[:size]
                 left = left[size:]
@@ -204,7 +167,8 @@ class KernelCampaign(PlannedCampaign):
     def _shown(self) -> list[KernelSample]:
         """The samples that the sampler may see."""
         samples = self.samples()
-        return samples if self._options.target is None else self._judge.shown(samples)
+        shown = samples if self._options.target is None else self._judge.shown(samples)
+        return [*self._known, *shown]
 
     def _is_accurate(self) -> bool:
         """Whether there is a target, and it is reached."""
@@ -214,14 +178,22 @@ class KernelCampaign(PlannedCampaign):
 
     def _affordable(self) -> int:
         """How many more kernels the boards have time for, at the average cost so far."""
+        allowed = self._options.count
+        if self._affords is not None:
+            allowed = max(0, int(min(allowed, self._affords())))
         if self._options.board_minutes is None:
-            return self._options.count
+            return allowed
         left_ms = self._options.board_minutes * 60_000 - self._board_ms
         if left_ms <= 0:
             return 0
         if not self._kernels:
-            return self._options.count
-        return int(left_ms * len(self._kernels) / max(self._board_ms, 1e-9))
+            return allowed
+        return min(allowed, int(left_ms * len(self._kernels) / max(self._board_ms, 1e-9)))
+
+    def _spent_first(self) -> str:
+        """What was spent first: the time for kernels, or the budget of all stages together."""
+        spent = self._affords is not None and self._affords() < 1
+        return "budget" if spent else "board_minutes"
 
     def plan(self) -> Plan:
         """The sampler's batches, each in several passes; then the void windows once more."""
@@ -239,7 +211,23 @@ class KernelCampaign(PlannedCampaign):
                 order = [k for k in kernels if k.kernel_id not in self._failed]
                 random.shuffle(order)
                 yield from self._measure(order, profile=self._options.profile and number == 0)
+        yield from self._measure_spread()
         yield from self._measure_again()
+
+    def _measure_spread(self) -> Plan:
+        """Measure the kernels once more whose runs spread most, if the configuration says so."""
+        most = int(self._options.repeat_share * len(self._answers))
+        spreads = {
+            key: (found[0].mad_ms or 0.0) / (found[0].latency_ms or 1.0)
+            for key, found in self._answers.items()
+            if found
+        }
+        if not most or not spreads:
+            return
+        limit = max(LEAST_SPREAD, WIDE_SPREAD * median(spreads.values()))
+        wide = sorted((k for k in spreads if spreads[k] > limit), key=lambda k: -spreads[k])
+        if wide:
+            yield from self._measure([self._kernels[key] for key in wide[:most]])
 
     def _overhead(self) -> Plan:
         requests = call_overhead.overhead_requests(self.asker)

@@ -80,7 +80,7 @@ def seen_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[Pair
     for graph, measurement in profiled:
         if not measurement.ok:
             continue
-        for pair, fused in _Edges(graph, measurement.layers).told():
+        for pair, fused in ProfiledEdges(graph, measurement.layers).told():
             counts.setdefault(pair, [0, 0])[0 if fused else 1] += 1
             networks.setdefault(pair, set()).add(hash_of(graph))
     return {
@@ -128,7 +128,7 @@ def wholes_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[st
     counts: dict[str, list[int]] = {}
     networks: dict[str, set[str]] = {}
     for graph, measurement in profiled:
-        edges = _Edges(graph, measurement.layers) if measurement.ok else None
+        edges = ProfiledEdges(graph, measurement.layers) if measurement.ok else None
         for each in composites_of(graph) if edges is not None else ():
             told = edges.together(each) if edges is not None else None
             if told is not None:
@@ -139,8 +139,8 @@ def wholes_in_networks(profiled: Iterable[tuple[Graph, Measurement]]) -> dict[st
     }
 
 
-class _Edges:
-    """The edges of one network, and the layers in which their ends ran."""
+class ProfiledEdges:
+    """The edges of one profiled network, and the layers in which their ends ran."""
 
     def __init__(self, graph: Graph, layers: Sequence[ProfiledLayer]) -> None:
         self._graph = graph
@@ -156,7 +156,7 @@ class _Edges:
         gates = {}
         for index in range(len(self._graph.nodes)):
             gate = gate_of(self._graph, self._graph.nodes[index])
-            if gate is not None and self._only_reader(gate) == index:
+            if gate is not None and self.only_reader(gate) == index:
                 gates[index] = gate
         within = {*gates.values(), *self._inner()}
         for index, node in enumerate(self._graph.nodes):
@@ -167,7 +167,7 @@ class _Edges:
 
     def together(self, composite: Composite) -> bool | None:
         """Whether one layer ran all ops of a composite; None if a layer of one is not shown."""
-        layers = {self._layer_of(index) for index in composite.nodes}
+        layers = {self.layer_of(index) for index in composite.nodes}
         return None if None in layers else len(layers) == 1
 
     def _inner(self) -> set[int]:
@@ -179,14 +179,14 @@ class _Edges:
 
         The op before may be fused with both ops or with none; the two ops may be one kernel or two.
         """
-        layer, last = self._layer_of(gate), self._layer_of(product)
+        layer, last = self.layer_of(gate), self.layer_of(product)
         if layer is None or last is None:
             return
         source = self._graph.positions.get(self._graph.nodes[gate].inputs[0])
-        before = None if source is None else self._layer_of(source)
+        before = None if source is None else self.layer_of(source)
         both = {gate, product}
-        if source is not None and before is not None and self._readers(source) == both:
-            head = self._head(source)
+        if source is not None and before is not None and self.readers(source) == both:
+            head = self.head(source)
             whole = GATED[self._graph.nodes[gate].op]
             if head is not None and (layer == before) == (last == before):
                 yield (head, whole), layer == before
@@ -198,16 +198,16 @@ class _Edges:
 
         An op that is fused with one of them cannot be fused with the others: only that edge counts.
         """
-        own = self._layer_of(index)
+        own = self.layer_of(index)
         made = self._graph.positions
         sources = [made[name] for name in self._graph.nodes[index].inputs if name in made]
         edges = [s for s in dict.fromkeys(sources) if self._read_by(s, index)]
-        within = [s for s in edges if self._layer_of(s) == own]
+        within = [s for s in edges if self.layer_of(s) == own]
         for source in within[:1] or edges:
             if self._is_view_before(source, index):
                 continue
-            head = self._head(source)
-            if own is not None and head is not None and self._layer_of(source) is not None:
+            head = self.head(source)
+            if own is not None and head is not None and self.layer_of(source) is not None:
                 yield (head, self._name(index)), bool(within)
 
     def _is_view_before(self, source: int, index: int) -> bool:
@@ -215,33 +215,33 @@ class _Edges:
         nodes = self._graph.nodes
         if nodes[source].op not in FREE_OPS or nodes[index].op not in _BEHIND_VIEWS:
             return False
-        return self._head(source) == nodes[source].op
+        return self.head(source) == nodes[source].op
 
     def _name(self, index: int) -> str:
         """The name of a node in rules, or of the composite that it is part of."""
         unit = self._units.get(index)
         return rule_op(self._graph, self._graph.nodes[index]) if unit is None else unit.name
 
-    def _head(self, index: int) -> str | None:
+    def head(self, index: int) -> str | None:
         """The first op of the kernel that ends at this node; None if there are ops in between.
 
         Batch normalisations, views, scales and biases are none. No kernel begins with a view: one
         that runs in the layer of a product or a move behind it does not join the two.
         """
-        graph, layer = self._graph, self._layer_of(index)
+        graph, layer = self._graph, self.layer_of(index)
         unit = self._units.get(index)
         if unit is not None:
             maker = graph.positions.get(unit.source)
-            alone = maker is None or self._layer_of(maker) != layer
+            alone = maker is None or self.layer_of(maker) != layer
             return unit.name if alone else None
         node = graph.nodes[index]
         before = [graph.positions[name] for name in node.inputs if name in graph.positions]
-        same = [i for i in before if self._layer_of(i) == layer]
+        same = [i for i in before if self.layer_of(i) == layer]
         if node.op in _BEHIND_VIEWS:
             same = [i for i in same if graph.nodes[i].op not in FREE_OPS]
         if not same:
             return rule_op(graph, node)
-        head = self._head(same[0])
+        head = self.head(same[0])
         passed = node.op == "BatchNormalization" or node.op in FREE_OPS
         return head if passed or rule_op(graph, node).endswith(CONSTANT) else None
 
@@ -249,10 +249,11 @@ class _Edges:
         nodes = self._graph.nodes
         return rule_op(self._graph, nodes[first]), rule_op(self._graph, nodes[second])
 
-    def _layer_of(self, index: int) -> int | None:
+    def layer_of(self, index: int) -> int | None:
+        """The number of the layer that a node ran in; None where no layer names it."""
         return self._layer.get(self._graph.nodes[index].name)
 
-    def _readers(self, index: int) -> set[int]:
+    def readers(self, index: int) -> set[int]:
         """The nodes that read a node's results; empty if the network gives a result out."""
         outputs = self._graph.nodes[index].outputs
         if not set(outputs).isdisjoint(self._graph.outputs):
@@ -263,9 +264,10 @@ class _Edges:
         """Whether only a node, or the composite that it is part of, reads another's results."""
         unit = self._units.get(index)
         own = {index} if unit is None else set(unit.nodes)
-        readers = self._readers(source)
+        readers = self.readers(source)
         return bool(readers) and readers <= own
 
-    def _only_reader(self, index: int) -> int | None:
-        readers = self._readers(index)
+    def only_reader(self, index: int) -> int | None:
+        """The only node that reads a node's results; None if several or none do."""
+        readers = self.readers(index)
         return next(iter(readers)) if len(readers) == 1 else None

@@ -35,6 +35,12 @@ class ProfiledDraw(PlannedCampaign):
         self._count = count
         self._settings = settings
         self._answers: list[tuple[Graph, Measurement]] = []
+        self._graphs: Iterator[Graph] | None = None
+
+    @property
+    def profiled(self) -> list[tuple[Graph, Measurement]]:
+        """The graphs whose profiles show layers, each with its measurement."""
+        return [(graph, m) for graph, m in self._answers if _told(m)]
 
     @abstractmethod
     def draw(self) -> Iterator[Graph]:
@@ -42,12 +48,17 @@ class ProfiledDraw(PlannedCampaign):
 
     def plan(self) -> Plan:
         """All graphs in one batch; in a second batch the substitutes of those that failed."""
-        graphs = self.draw()
+        graphs = self._graphs = self.draw()
         yield from self._measured(list(islice(graphs, self._count)))
         failed = sum(1 for _, measurement in self._answers if not _told(measurement))
         # If no graph shows a layer, the board shows none, and another graph would not either.
         if 0 < failed < len(self._answers):
             yield from self._measured(list(islice(graphs, failed)))
+
+    def more(self, count: int) -> Plan:
+        """The next graphs of the draw, after `plan` has ended."""
+        graphs = iter(()) if self._graphs is None else self._graphs
+        yield from self._measured(list(islice(graphs, count)))
 
     def _measured(self, graphs: list[Graph]) -> Plan:
         before = len(self._answers)

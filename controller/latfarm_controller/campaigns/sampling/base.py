@@ -101,6 +101,8 @@ class SamplingTask:
             `nn-meter`.
         batch: number of kernels in each iteration.
         scope: which kinds and sizes of kernels may be drawn.
+        known: kernels that were measured before, for example inside profiled networks. None of them
+            is drawn, and the sampler `latfarm` draws what tells most beside them.
     """
 
     count: int
@@ -111,3 +113,4 @@ class SamplingTask:
     initial: int = 100
     batch: int = 50
     scope: SamplingScope = EVERYTHING
+    known: Sequence[Kernel] = ()

@@ -63,7 +63,7 @@ class LatfarmSampler:
         self._draws = PriorDraws(task, self._families)
         self._pool: list[Kernel] = []
         self._quotas: dict[str, float] = {}
-        self._picked: list[Kernel] = []
+        self._picked: list[Kernel] = list(task.known)
         self._drawn = 0
         self._layers: list[ZooKernel] | None = None
 

@@ -47,7 +47,7 @@ class PriorDraws:
         )
         self._rules = task.rules
         self._excluded = task.excluded
-        self.taken: set[str] = set()
+        self.taken: set[str] = {kernel.kernel_id for kernel in task.known}
 
     def draw(self, count: int) -> list[Kernel]:
         """`count` kernels; fewer only when the prior has no more."""

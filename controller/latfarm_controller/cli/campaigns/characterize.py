@@ -41,23 +41,42 @@ class Insight(StrEnum):
     single = "single"
 
 
-Budget = Annotated[int, typer.Option(min=20, help="Number of kernels to measure.")]
+Budget = Annotated[
+    int,
+    typer.Option(
+        min=40,
+        help="Largest number of measurements of all stages together: fusion, profiled networks, "
+        "kernels, sentinels and calibration networks.",
+    ),
+]
+BudgetMinutes = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="Longest board time of all stages together, in minutes."),
+]
+KeepFusionTests = Annotated[
+    bool,
+    typer.Option(
+        "--keep-fusion-tests",
+        help="Also measure all pairs of ops by times, after everything else and outside the "
+        "budget, to score how well times alone tell fusion. Predictions do not need it.",
+    ),
+]
 Networks = Annotated[int, typer.Option(min=1, help="Number of calibration networks to measure.")]
 Context = Annotated[
     int | None,
     typer.Option(
         min=0,
         help="Number of networks to profile, so that kernels are also known as networks run "
-        "them. [default: budget / 7, at most 60]",
+        "them. [default: 12 % of the budget]",
     ),
 ]
 SamplerOption = Annotated[
-    SamplerName,
+    SamplerName | None,
     typer.Option(
-        help="How kernels are chosen. prior: representative draws, good in general; latfarm: half"
-        " of them where predictions of networks are least sure, best with a small budget; random:"
-        " uniform over all sizes, annette and nn-meter: as in these papers, all three for"
-        " comparisons.",
+        help="How kernels are chosen. latfarm: what tells most beside the kernels of profiled "
+        "networks, half of it where predictions of networks are least sure; prior: representative "
+        "draws; random: uniform over all sizes, annette and nn-meter: as in these papers, all "
+        "three for comparisons. [default: latfarm]",
     ),
 ]
 GuideOption = Annotated[
@@ -88,7 +107,7 @@ Target = Annotated[
 ]
 BoardMinutes = Annotated[
     float | None,
-    typer.Option(min=0.01, help="Longest board time for measuring kernels, in minutes."),
+    typer.Option(min=0.01, help="Longest board time for measuring kernels alone, in minutes."),
 ]
 InsightOption = Annotated[
     Insight,
@@ -121,16 +140,18 @@ def register(app: typer.Typer) -> None:
 
 def characterize(
     platform: inputs.Platform,
-    budget: Budget = 450,
+    budget: Budget = 500,
+    budget_minutes: BudgetMinutes = None,
     networks: Networks = 20,
     context: Context = None,
-    sampler: SamplerOption = SamplerName.prior,
+    sampler: SamplerOption = None,
     guide: GuideOption = None,
     sibling: From = None,
     target: Target = None,
     board_minutes: BoardMinutes = None,
     insight: InsightOption = Insight.auto,
     rules: RulesFile = None,
+    keep_fusion_tests: KeepFusionTests = False,
     energy: inputs.Energy = False,
     energy_ms: EnergyMs = ENERGY_MS,
     seed: Seed = 0,
@@ -140,7 +161,8 @@ def characterize(
 ) -> None:
     """Detect fusion rules, measure kernels and calibration networks, train, write a bundle.
 
-    At the end a report is written; latfarm report writes it again.
+    The budget bounds all of it, and a table at the end tells where it went. A report is written
+    as well; latfarm report writes it again.
 
     You can stop this at any point; the same command continues where it stopped.
 
@@ -154,12 +176,14 @@ def characterize(
       latfarm characterize -p jetson-tensorrt10.3-fp16 --energy
       latfarm characterize -p orin-tensorrt10.3-fp16 --from xavier-tensorrt10.3-fp16 --budget 120
     """
-    config: dict[str, Any] = {"budget": budget, "calibration": networks, "seed": seed}
+    config: dict[str, Any] = {"measurements": budget, "calibration": networks, "seed": seed}
     # A value that was not asked for must not get into the configuration: the same command must
     # name the same campaign as it did before the option existed.
     asked = {
-        "sampler": None if sampler is SamplerName.prior else str(sampler),
+        "sampler": None if sampler is None else str(sampler),
         "prior_share": _paper_share() if sampler is SamplerName.nn_meter else None,
+        "budget_minutes": budget_minutes,
+        "keep_fusion_tests": keep_fusion_tests or None,
         "context": context,
         "guide": None if guide is None else str(guide),
         "started_from": None if sibling is None else _sibling(sibling, platform),
@@ -200,6 +224,8 @@ def _run(
         f"{campaign.measurements} measurements, {campaign.board_ms / 1000:.0f} s of board time, "
         f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
     )
+    if "spent" in outcome:
+        _show_spent(outcome["spent"])
     if "insight" in outcome:
         chosen = outcome["insight"]
         counts = ", ".join(f"{count} {name}" for name, count in chosen["counts"].items())
@@ -208,6 +234,30 @@ def _run(
         _show_energy(outcome)
     if report is not None:
         output.out().print(f"report: {report}")
+
+
+def _show_spent(spent: Mapping[str, Any]) -> None:
+    """The stages on which the budget was spent."""
+    rows = [
+        [
+            row["stage"],
+            str(row["measurements"]),
+            f"{row['board_ms'] / 1000:.1f}",
+            str(row["left_out"] or ""),
+        ]
+        for row in spent["stages"]
+    ]
+    rows.append(
+        ["all", str(spent["measurements"]), f"{spent['board_ms'] / 1000:.1f}", ""],
+    )
+    limits = [f"{spent['most_measurements']} measurements"] if spent["most_measurements"] else []
+    if spent["most_board_ms"]:
+        limits.append(f"{spent['most_board_ms'] / 60_000:g} minutes")
+    output.table(
+        f"where the budget of {' and '.join(limits)} went",
+        ["stage", "measurements", "board time, s", "left out"],
+        rows,
+    )
 
 
 def _sibling(path: Path, platform: str) -> dict[str, str]:

@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from latfarm_predictors.measurement import ENERGY_MS
 
+from latfarm_controller.cli.campaigns import demo_options as options
+from latfarm_controller.cli.campaigns.demo_options import DemoOptions
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.private_files import callers_umask
@@ -52,31 +54,17 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    platform: Annotated[
-        str,
-        typer.Option("--platform", "-p", help="Name of the platform. Default: onnxruntime's."),
-    ] = "",
-    kernels: Annotated[int, typer.Option(min=20, help="Number of kernels to measure.")] = 450,
-    networks: Annotated[
-        int, typer.Option(min=9, help="Number of calibration networks to measure.")
-    ] = 20,
+    platform: options.Platform = "",
+    budget: options.Budget = 500,
+    budget_minutes: options.BudgetMinutes = None,
+    kernels: options.Kernels = None,
+    networks: options.Networks = 20,
     energy: inputs.Energy = False,
-    seed: Annotated[
-        int,
-        typer.Option(help="Random seed. The same seed chooses the same kernels and networks."),
-    ] = 0,
-    name: Annotated[
-        str, typer.Option(help="Name for the campaign. Another name starts from nothing.")
-    ] = "demo",
-    figures: Annotated[
-        Path | None, typer.Option(help="Also write the figures as JSON to this file.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Also write the plot as SVG to this file.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as JSON on standard output.")
-    ] = False,
+    seed: options.Seed = 0,
+    name: options.Name = "demo",
+    figures: options.Figures = None,
+    picture: options.Picture = None,
+    as_json: options.Json = False,
 ) -> None:
     """Characterise this machine, then predict and measure nine real networks it has never seen.
 
@@ -92,7 +80,8 @@ def demo(
 
     began_s = time.time()
     config = load_config()
-    wanted = DemoOptions(platform, kernels, networks, energy, seed, name)
+    measured = options.measured(budget, budget_minutes, kernels)
+    wanted = DemoOptions(platform, measured, networks, energy, seed, name)
     run = _run(wanted, config)
     record = _figures(run, time.time() - began_s)
     if energy:
@@ -106,18 +95,6 @@ def demo(
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
     output.err().print(f"for everything known about the platform: latfarm report {run.platform}")
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """What the demo is asked to do; the fields are the options of the command."""
-
-    platform: str
-    kernels: int
-    networks: int
-    energy: bool
-    seed: int
-    name: str
 
 
 @dataclass(frozen=True)
@@ -197,7 +174,7 @@ def _characterize_config(
     wanted: DemoOptions, encoded: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "budget": wanted.kernels,
+        **wanted.measured,
         "calibration": wanted.networks,
         "calibration_draw": "scaled",  # the held-out networks are published ones, too
         "seed": wanted.seed,

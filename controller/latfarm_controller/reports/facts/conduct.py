@@ -40,6 +40,7 @@ def duration(record: PlatformRecord) -> dict[str, Any]:
             }
             for purpose, found in record.measured.items()
         ],
+        "spent": dict(record.outcome.get("spent", {})),
         "boards": {
             board: dict(figures) for board, figures in record.outcome.get("boards", {}).items()
         },

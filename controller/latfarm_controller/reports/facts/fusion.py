@@ -30,6 +30,8 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
         return None
     firsts, seconds = _axis(p["first"] for p in pairs), _axis(p["second"] for p in pairs)
     known = [pair for pair in pairs if pair["graph_fused"] is not None]
+    # Tests that were kept for scoring time every pair; a budget's own tests time few or none.
+    timed: Mapping[str, Any] = record.outcome.get("fusion_tests", outcome)
     return {
         "firsts": firsts,
         "seconds": seconds,
@@ -40,8 +42,9 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
         }
         | {"not run": len(firsts) * len(seconds) - len({(p["first"], p["second"]) for p in pairs})},
         "profile": outcome.get("profile", ""),
-        "black_box": dict(outcome["black_box"]) if known and "black_box" in outcome else None,
-        "paper_black_box": outcome.get("paper_black_box") if known else None,
+        "black_box": dict(timed["black_box"]) if known and timed.get("black_box") else None,
+        "paper_black_box": timed.get("paper_black_box") if known else None,
+        "untimed": bool(known) and not timed.get("black_box", {"pairs": 1})["pairs"],
         "dedicated_black_box": _dedicated(record),
         "disagreements": [pair for pair in known if pair["judged"] in ("miss", "false")],
         "unsettled": sum(pair["judged"] == UNDECIDED for pair in known),

@@ -96,9 +96,11 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
     kernels: Mapping[str, Any] = record.outcome.get("kernels", {})
     target = config.get("target")
     accuracy = kernels.get("accuracy")
+    in_budget = "spent" in record.outcome
     return {
-        "sampler": config.get("sampler", "prior"),
+        "sampler": config.get("sampler", "latfarm" if in_budget else "prior"),
         "budget": config.get("budget"),
+        "all_stages": record.outcome.get("spent", {}).get("most_measurements"),
         "board_minutes": config.get("board_minutes"),
         "guide": config.get("guide", ""),
         "from_bundle": _bundle_name(config.get("started_from")),

@@ -18,6 +18,7 @@ _STOPPED = {
     "target": "the target was met",
     "count": "the budget of kernels was spent",
     "board_minutes": "the boards' time was spent",
+    "budget": "the budget of all stages was spent",
 }
 _DAY = "%Y-%m-%d %H:%M UTC"
 
@@ -66,6 +67,10 @@ def sampling(facts: Mapping[str, Any]) -> str:
             ("sampler", str(facts["sampler"])),
             ("guided by", str(facts["guide"])),
             ("budget", "" if facts["budget"] is None else f"{facts['budget']} kernels"),
+            (
+                "budget of all stages",
+                "" if facts["all_stages"] is None else f"{facts['all_stages']} measurements",
+            ),
             ("board time at most", _minutes(facts["board_minutes"])),
             ("started from the bundle", str(facts["from_bundle"])),
             ("target", told or "none was set"),
@@ -121,7 +126,32 @@ def duration(facts: Mapping[str, Any]) -> str:
         for row in facts["purposes"]
     ]
     header = ["measured for", "measurements", "board time", "failed", "unstable"]
-    return page.section("What it cost", body + words.table(header, rows), name="cost")
+    body += words.table(header, rows) + _spent(facts["spent"])
+    return page.section("What it cost", body, name="cost")
+
+
+def _spent(spent: Mapping[str, Any]) -> str:
+    """The stages on which a budget was spent; empty for campaigns without a budget."""
+    if not spent:
+        return ""
+    rows = [
+        [
+            page.cell(row["stage"]),
+            page.cell(f"{row['measurements']:,}"),
+            page.cell(words.time(row["board_ms"])),
+            page.cell(row["left_out"] or ""),
+        ]
+        for row in spent["stages"]
+    ]
+    limits = [
+        ("budget", f"{spent['most_measurements']:,} measurements"),
+        (
+            "budget of board time",
+            words.time(spent["most_board_ms"]) if spent["most_board_ms"] else "",
+        ),
+    ]
+    header = ["stage", "measurements", "board time", "left out for want of budget"]
+    return "<h3>Where the budget went</h3>" + words.facts(limits) + words.table(header, rows)
 
 
 def _date(at_s: float) -> str:

@@ -29,7 +29,7 @@ def fusion(facts: Mapping[str, Any] | None) -> str:
         ("undecided", f"undecided ({counts['undecided']})"),
         ("not-run", f"not run ({counts['not run']})"),
     ]
-    if facts["black_box"]:
+    if facts["black_box"] and not facts["untimed"]:
         keys += [("wrong", "times say otherwise"), ("open", "times leave it open")]
     scroll = '<div class="scroll" tabindex="0" role="region" aria-label="fusion matrix">'
     scroll += f"{matrix(facts)}</div>"
@@ -50,6 +50,11 @@ def fusion(facts: Mapping[str, Any] | None) -> str:
 
 def _scores(facts: Mapping[str, Any]) -> str:
     told = facts["black_box"]
+    if facts["untimed"]:
+        return words.paragraph(
+            "The runtime's own graph settled these verdicts, so that no pair was measured by times "
+            "alone. `latfarm characterize --keep-fusion-tests` measures them, to score times."
+        )
     if not told:
         said = {"opaque": "hides single layers", "off": "was not asked", "unavailable": "has none"}
         profile = said.get(str(facts["profile"]), "")

@@ -8,11 +8,12 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.cli.campaigns import demo
-from latfarm_controller.cli.campaigns.demo import LINEAGES, DemoOptions, held_out_networks
+from latfarm_controller.cli.campaigns.demo import LINEAGES, held_out_networks
+from latfarm_controller.cli.campaigns.demo_options import DemoOptions, measured
 from latfarm_controller.reports.networks import AccuracySummary, NetworkRow
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
-WANTED = DemoOptions("", 450, 20, False, 0, "demo")
+WANTED = DemoOptions("", measured(500, None, None), 20, False, 0, "demo")
 
 
 def row(name: str, passes_ms: list[float], predicted_ms: float) -> NetworkRow:

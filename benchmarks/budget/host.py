@@ -1,0 +1,64 @@
+"""Characterises platforms of this host through the controller, as a user would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from latfarm_controller.cli.shell.connect import controller
+from latfarm_controller.cli.shell.progress import follow
+from latfarm_controller.config import load_config
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training.training import train
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+
+from benchmarks.budget.boards import Characterised, stages_of
+
+TRUTH_PASSES = 4
+"""How often each network that judges is measured; the truth is the mean."""
+
+
+def characterised_platform(
+    platform: str, seed: int, config: Mapping[str, Any], graphs: Sequence[Graph]
+) -> Characterised:
+    """Characterise a platform of this host, and measure the networks that judge.
+
+    Both campaigns are kept in the controller's home; asked again, they are not measured again.
+
+    Args:
+        platform: the name of the platform.
+        seed: random seed, which is part of the campaigns' names.
+        config: configuration of the characterisation.
+        graphs: the networks that judge.
+    """
+    truth = {
+        "graphs": [graph.to_json() for graph in graphs],
+        "passes": TRUTH_PASSES,
+        "seed": seed,
+    }
+    with controller() as client:
+        began = client.start("characterize", platform, config, f"budget-{seed}")
+        record = follow(client, began.campaign_id)
+        judge = client.start("networks", platform, truth, f"budget-judged-{seed}")
+        follow(client, judge.campaign_id)
+        found = list(client.results(campaign_id=judge.campaign_id, purpose="network"))
+        asked = list(client.results(campaign_id=record.campaign_id))
+    names = {hash_of(graph): graph.name for graph in graphs}
+    times: dict[str, list[float]] = {}
+    for m in found:
+        if m.ok and m.latency_ms is not None:
+            times.setdefault(names[m.graph_hash], []).append(m.latency_ms)
+    folder = load_config().home
+    path = folder / f"bench-{platform}-{record.campaign_id}-{int(time.time())}.zip"
+    with DuckDBStore(load_config().store_file) as store:
+        predictor = train(store, platform, record.campaign_id, path, seed=seed)
+    return Characterised(
+        predictor,
+        record.measurements,
+        record.board_ms,
+        stages_of(record.outcome, [m.purpose for m in asked]),
+        {name: fmean(told) for name, told in times.items()},
+    )

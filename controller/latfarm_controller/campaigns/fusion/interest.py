@@ -1,0 +1,55 @@
+"""Which pairs of ops matter: those that networks contain, the more often the more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion_ops import rule_op
+
+from latfarm_controller import zoo
+from latfarm_controller.campaigns.fusion.decision import prior_log_odds
+
+Rule = tuple[str, str]
+"""The names of a pair in fusion rules."""
+
+
+def usual_networks() -> list[Graph]:
+    """The networks as published of all families that calibration may use."""
+    return [family.build(seed=0) for family in zoo.calibration_families().values()]
+
+
+def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
+    """How much each pair matters: its share of the nodes of a network, summed over the networks.
+
+    Fusion rules name a kernel by its first op. So an edge behind a batch normalisation that is
+    usually fused with a convolution counts for the pair of the convolution and the later op too.
+
+    Args:
+        networks: the networks that will be predicted, or networks like them.
+    """
+    found: dict[Rule, float] = {}
+    for graph in networks:
+        for index, node in enumerate(graph.nodes):
+            for name in node.inputs:
+                source = graph.positions.get(name)
+                if source is None or node.op in FREE_OPS:
+                    continue
+                own = rule_op(graph, graph.nodes[source])
+                for first in dict.fromkeys((own, _head(graph, source))):
+                    pair = (first, rule_op(graph, graph.nodes[index]))
+                    found[pair] = found.get(pair, 0.0) + 1.0 / len(graph.nodes)
+    return found
+
+
+def _head(graph: Graph, index: int) -> str:
+    """The first op of the kernel that a node is usually a part of."""
+    node = graph.nodes[index]
+    for name in node.inputs:
+        source = graph.positions.get(name)
+        if source is not None and len(graph.readers.get(name, ())) == 1:
+            before = rule_op(graph, graph.nodes[source])
+            if prior_log_odds(before, rule_op(graph, node)) > 0:
+                return before
+    return rule_op(graph, node)
