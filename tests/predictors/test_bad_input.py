@@ -156,6 +156,10 @@ def retyped(graph: Graph, dtype: str) -> Graph:
     )
 
 
+NOTHING_IS_KNOWN = 50.0
+"""From this ratio of its ends on, an interval says that nothing is known of a kernel."""
+
+
 @pytest.mark.parametrize("dtype", sorted(set(DTYPE_BYTES) - {"float32"}))
 def test_an_unseen_element_type_is_labelled_and_widened(
     dtype: str, predictor: PlatformPredictor
@@ -166,7 +170,8 @@ def test_an_unseen_element_type_is_labelled_and_widened(
     for kernel, known in zip(answer.kernels, usual.kernels, strict=True):
         assert kernel.source == f"fallback:dtype:{dtype}" or known.source.startswith("fallback:")
         width, before = (k.interval_ms[1] / k.interval_ms[0] for k in (kernel, known))
-        assert width >= before
+        # a kernel of which nothing is known has a wider interval still, whatever its type
+        assert width >= min(before, NOTHING_IS_KNOWN)
     assert answer.interval_ms[1] / answer.interval_ms[0] > (
         1.5 * usual.interval_ms[1] / usual.interval_ms[0]
     )

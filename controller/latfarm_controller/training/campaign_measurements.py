@@ -155,17 +155,24 @@ def read_campaign(
             for purpose in (networks.PURPOSE, profiled_draw.PURPOSE)
             for run in _profiled(store, measured[purpose])
         ],
-        probes=[
-            (graph, [m])
-            for m in measured[probes.PURPOSE]
-            if m.ok
-            and m.fingerprint == fingerprint
-            and (graph := store.get_graph(m.graph_hash)) is not None
-        ],
+        probes=_probed(store, measured[probes.PURPOSE], fingerprint),
         drawn_profiles=bool(measured[profiled_draw.PURPOSE]),
         board_ids=tuple(sorted({m.board_id for m in used})),
         left_out=dict(sorted(left_out.items())),
     )
+
+
+def _probed(
+    store: Store, measured: Sequence[Measurement], fingerprint: str
+) -> list[tuple[Graph, Sequence[Measurement]]]:
+    """The kernels of profiled networks that were measured alone, to compare both times."""
+    return [
+        (graph, [m])
+        for m in measured
+        if m.ok
+        and m.fingerprint == fingerprint
+        and (graph := store.get_graph(m.graph_hash)) is not None
+    ]
 
 
 def _noise(

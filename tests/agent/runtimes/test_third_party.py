@@ -133,9 +133,9 @@ def test_the_how_to_shows_what_is_there() -> None:
     for kind, block in blocks:
         if kind == "json":
             config = json.loads(block)
-            assert set(config) <= {"threads", "runtimes"}
+            assert set(config) <= {"threads", "runtimes", "confinement"}
     for link in re.findall(r"\]\((\.\./[^)]+)\)", text):
-        assert (HOW_TO.parent / link).exists(), link
+        assert (HOW_TO.parent / link.partition("#")[0]).exists(), link
     for name in ("pyproject.toml", "latfarm_numpy/runtime.py", "tests/test_numpy_runtime.py"):
         assert name in text
         assert (EXAMPLE / name).is_file()

@@ -77,7 +77,8 @@ class IdentityLog:
             self._ids[name] = board_id
             changed = f"; before it was {before}" if before else ""
             reason = f"its id is {board_id} from now on{changed}; no other id is believed"
-            await self._tell(BoardEvent(name, ID_PINNED, reason, board_id, FARM, self._clock_s()))
+            event = BoardEvent(name, ID_PINNED, reason, board_id, FARM, self._clock_s())
+            await self._tell(event, logging.WARNING if before else logging.INFO)
 
     def _refusal(self, event: BoardEvent) -> None:
         told_s = self._refused.get((event.board, event.event))
@@ -85,9 +86,9 @@ class IdentityLog:
             self._refused[event.board, event.event] = event.at_s
             self._start(self._tell(event))
 
-    async def _tell(self, event: BoardEvent) -> None:
+    async def _tell(self, event: BoardEvent, level: int = logging.WARNING) -> None:
         await asyncio.to_thread(self._store.add_board_event, event)
-        logger.warning("board %s: %s: %s", event.board, event.event, event.reason)
+        logger.log(level, "board %s: %s: %s", event.board, event.event, event.reason)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
