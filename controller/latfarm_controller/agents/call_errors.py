@@ -28,6 +28,9 @@ _TOO_LARGE = "Received message larger than max"
 _Code = grpc.StatusCode
 _LEASE_NAMES = frozenset({"LEASE", "LEASE_HELD", "LEASE_LOST"})
 
+_ENDED_STREAM = ("RST_STREAM", "Internal error from Core")
+"""What gRPC says of a stream that was reset, and of one that ended while the client wrote to it."""
+
 
 def agents_name(error: Any) -> str:
     """The agent's name for the error; empty if the agent could not answer."""
@@ -50,8 +53,8 @@ def cut(error: Any) -> bool:
         error: the `grpc.aio.AioRpcError` of the call.
     """
     code, name = error.code(), agents_name(error)
-    if code == _Code.INTERNAL:  # gRPC reports a reset stream like this
-        return not name and "RST_STREAM" in (error.details() or "")
+    if code == _Code.INTERNAL:
+        return not name and any(words in (error.details() or "") for words in _ENDED_STREAM)
     if code == _Code.UNAVAILABLE:
         return name in ("", "STOPPING")
     return code in (_Code.DEADLINE_EXCEEDED, _Code.CANCELLED)
