@@ -87,7 +87,11 @@ def sweep() -> None:
     parent = own_group()
     if parent is None:
         return
-    for group in parent.glob(_PREFIX + "*"):
+    try:
+        groups = [group for group in parent.iterdir() if group.name.startswith(_PREFIX)]
+    except OSError:  # for example Android, where apps may not look at control groups
+        return
+    for group in groups:
         maker = group.name[len(_PREFIX) :].partition("-")[0]
         if maker.isdigit() and not Path("/proc", maker).exists():
             end(group)

@@ -58,7 +58,7 @@ class Grants:
         names: folders to list.
         write: folders in which everything is allowed but to execute and to make devices.
         devices: device nodes, and folders of them, to open for reading and writing.
-        ports: TCP ports to connect to.
+        ports: TCP ports to connect to, from any port that the kernel chooses.
     """
 
     read: tuple[Path, ...] = ()
@@ -107,9 +107,11 @@ def restrict(grants: Grants) -> int:
         _allow(ruleset, grants.names, _READ_DIR)
         _allow(ruleset, grants.write, writing)
         _allow(ruleset, grants.devices, device & rights)
-        if found >= VERSION_PORTS:
-            for port in grants.ports:
-                rule = _PortRule(_CONNECT_TCP, port)
+        if found >= VERSION_PORTS and grants.ports:
+            # The adb client binds its end of a connection first, to a port that the kernel chooses.
+            rules = [(_BIND_TCP, 0), *((_CONNECT_TCP, port) for port in grants.ports)]
+            for right, port in rules:
+                rule = _PortRule(right, port)
                 linux.call(_ADD_RULE, ruleset, _RULE_PORT, ctypes.byref(rule), ctypes.c_uint32(0))
         linux.call(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0))
     finally:

@@ -136,7 +136,7 @@ def _spread_all(wanted: Iterable[str], hidden: Sequence[Path]) -> list[Path]:
         if not Path(text).is_absolute():
             continue
         path = Path(os.path.realpath(text))
-        if str(path) in _TOO_WIDE or not path.exists():
+        if str(path) in _TOO_WIDE or not os.path.exists(str(path)):  # noqa: PTH110 - it never raises
             continue
         found += spread(path, closed)
     return list(dict.fromkeys(found))
