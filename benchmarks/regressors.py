@@ -33,6 +33,7 @@ from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.testing.convolutions import conv_work
 
 MODELS: dict[str, Callable[[], Regressor]] = {
     "FLOPs": lambda: Linear(traffic=False),
@@ -52,32 +53,8 @@ MODELS: dict[str, Callable[[], Regressor]] = {
 
 def conv_workload(size: int, c_in: int, c_out: int, kernel: int, stride: int) -> Workload:
     """A float32 convolution and ReLU with padding "same" on a square input."""
-    out = -(-size // stride)
-    return Workload(
-        family="conv",
-        type="Conv+Relu",
-        dtype="float32",
-        batch=1,
-        in_h=size,
-        in_w=size,
-        in_channels=c_in,
-        out_h=out,
-        out_w=out,
-        out_channels=c_out,
-        kernel_h=kernel,
-        kernel_w=kernel,
-        stride_h=stride,
-        stride_w=stride,
-        dilation_h=1,
-        dilation_w=1,
-        groups=1,
-        macs=out * out * c_in * c_out * kernel * kernel,
-        input_bytes=4 * size * size * c_in,
-        output_bytes=4 * out * out * c_out,
-        weight_bytes=4 * c_in * c_out * kernel * kernel,
-        inputs=1,
-        fused_ops=1,
-    )
+    plain = conv_work(size, c_in, c_out, kernel, stride)
+    return plain._replace(type="Conv+Relu", fused_ops=1)
 
 
 def read(path: Path) -> tuple[list[Workload], Array]:

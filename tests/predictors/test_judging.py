@@ -17,7 +17,7 @@ from latfarm_predictors.judging import (
 )
 
 NETWORKS = 20_000
-"""So many networks leave a standard deviation of at most 0.4 points in a share."""
+"""Number of drawn networks; it leaves a share a standard deviation of at most 0.4 points."""
 FAR = 0.015
 """About four standard deviations of the difference of two such shares."""
 

@@ -43,7 +43,7 @@ class Protected:
         return plan.is_on(self.told) and not self.passed
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON types."""
+        """The protection, and what was tried against it, as plain JSON types."""
         return {
             "name": self.name,
             "on": self.holds,

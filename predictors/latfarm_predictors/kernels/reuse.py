@@ -20,8 +20,8 @@ CACHES_BYTES = tuple(round(250_000 * 2 ** (step / 2)) for step in range(18))
 """Sizes of caches, in bytes, that are tried: 250 kB to 90 MB, two for each doubling."""
 
 Spills = tuple[float, ...]
-"""Of one kernel: bytes that a cache has lost when it needs them, for each size of `CACHES_BYTES`;
-first of the weights, then of the inputs."""
+"""The bytes of one kernel that a cache has lost when the kernel needs them, for each size of
+`CACHES_BYTES`; those of the weights come first, then those of the inputs."""
 
 
 def spills_of(graph: Graph, parts: Sequence[Part]) -> list[Spills]:

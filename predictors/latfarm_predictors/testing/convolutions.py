@@ -1,4 +1,4 @@
-"""Workloads of plain convolutions by their sizes, for tests."""
+"""Workloads of plain convolutions by their sizes, for tests and benchmarks."""
 
 from __future__ import annotations
 

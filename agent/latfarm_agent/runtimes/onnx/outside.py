@@ -110,7 +110,7 @@ def outside_references(path: Path) -> list[OutsideReference]:
 
 
 def references_in(data: Data) -> list[OutsideReference]:
-    """As `outside_references`, of bytes."""
+    """The references of a model, given as bytes, to anything outside of itself."""
     found: list[OutsideReference] = []
     ahead: list[tuple[str, Span, int]] = [(MODEL, (0, len(data)), 0)]
     seen = 0
