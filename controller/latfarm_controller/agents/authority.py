@@ -225,7 +225,8 @@ class Authority:
         known = self.list()
         number = which.lower().replace(":", "")
         found = [one for one in known if which == one.name]
-        found += [one for one in known if number in (one.fingerprint, one.serial)]
+        found += [one for one in known if number == one.fingerprint]
+        found += [one for one in known if number.lstrip("0") == one.serial.lstrip("0")]
         if not found and re.fullmatch(r"[0-9a-f]{64}", number):
             found = [Issued("", (), number, 0.0, Path())]  # it was signed elsewhere
         if not found:

@@ -38,7 +38,7 @@ _EXTENSIONS, _URI = 0xA3, 0x86
 class Issued:
     """A certificate that the authority has signed; it expires at the Unix time `expires_s`.
 
-    `serial` is its serial number in hex, and `fingerprint` its SHA-256.
+    `serial` is its serial number in hex, as openssl writes it, and `fingerprint` its SHA-256.
     """
 
     name: str
@@ -124,7 +124,7 @@ def read_der(der: bytes, path: Path) -> Issued:
             fingerprint_of(der),
             der_expires_at_s(der),
             path,
-            serial=f"{int.from_bytes(serial, 'big'):032x}",
+            serial=serial.lstrip(b"\0").hex() or "00",
         )
     except (ValueError, IndexError) as error:
         raise UsageError(f"{path}: is no certificate: {error}") from error

@@ -56,6 +56,20 @@ def test_what_is_kept_is_what_openssl_reads(authority: Authority) -> None:
     assert roles["controller"] == ("controller",)
 
 
+@pytest.mark.parametrize("number", ["0", "7", "0x0dfa5c", "0x80dfa5", f"0x0000{'a5' * 14}"])
+def test_a_serial_number_is_written_as_openssl_writes_it(
+    authority: Authority, tmp_path: Path, number: str
+) -> None:
+    key, asked, made = (tmp_path / f"b.{end}" for end in ("key", "csr", "crt"))
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", asked, "-subj", "/CN=b")
+    signer = ("-CA", authority.cert, "-CAkey", authority.key, "-set_serial", number)
+    openssl("x509", "-req", "-in", asked, *signer, "-days", "1", "-out", made)
+    kept, _ = authority.keep(made)
+    told = openssl("x509", "-noout", "-serial", "-in", made).strip()
+    assert told.lower() == f"serial={kept.serial}"
+    assert [one.fingerprint for one in authority.revoke(kept.serial)] == [kept.fingerprint]
+
+
 def test_all_certificates_of_a_name_are_kept_and_revoked_together(authority: Authority) -> None:
     authority.issue("board", "agent")
     first = authority.list()[0]
