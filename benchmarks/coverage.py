@@ -54,7 +54,7 @@ from benchmarks.unseen.measuring import JudgingTask, measure, times_of
 from benchmarks.unseen.verdicts import JudgedNetwork, shipped_intervals
 
 # options that are handed on to the processes of single platforms
-HANDED_ON = ("noise", "kernels", "networks", "per_family", "sampler", "seed", "home")
+HANDED_ON = ("noise", "budget", "networks", "per_family", "sampler", "seed", "home")
 
 
 def judge(
@@ -137,7 +137,7 @@ def measured_platforms(options: argparse.Namespace) -> bool:
     fine = True
     with simulated(options.simulate, options.noise, options.seed) as boards:
         for platform in [*options.platform, *boards]:
-            task = JudgingTask(options.kernels, options.networks, options.sampler, options.seed)
+            task = JudgingTask(options.budget, options.networks, options.sampler, options.seed)
             with controller() as client:
                 measured = measure(client, platform, graphs, task)
             predictor = bundles.load(measured.bundle)
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="judge 140 real networks, from files",
     )
     parser.add_argument("--noise", type=float, default=simulated_boards.NOISE)
-    parser.add_argument("--kernels", type=int, default=500, help="each is measured in two passes")
+    parser.add_argument("--budget", type=int, default=500, help="measurements of all stages")
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--per-family", type=int, default=30)
     parser.add_argument("--sampler", default="latfarm")

@@ -4,11 +4,13 @@
     python -m benchmarks.networks -p local-mnn3.6-fp32-1t --report-seeds 1 2 3 --write
     python -m benchmarks.networks --simulate npu --quick
 
-Each platform is characterised. 120 variants of twelve families and the light graphs of the onnx
-package judge it. They are measured in four passes, which are spread over the characterisation, and
-their mean is what predictions are compared with. No kernel with exactly the sizes of a kernel in
-these networks is among the measured ones. Most of the twelve families are in the draws of kernels
-and of calibration networks as well; the output names them, and `--unrelated` leaves them out.
+Each platform is characterised with 500 measurements in all, which `--budget` changes; `--kernels`
+takes the plan without a budget instead. 120 variants of twelve families and the light graphs of the
+onnx package judge it. They are measured in four passes, which are spread over the characterisation,
+and their mean is what predictions are compared with. No kernel with exactly the sizes of a kernel
+in these networks is among the measured ones. Most of the twelve families are in the draws of
+kernels and of calibration networks as well; the output names them, and `--unrelated` leaves them
+out.
 
 The output tells what a predictor without any error would score against these passes, the binomial
 interval of each share, and by how much latfarm is ahead of each baseline on the same networks
@@ -82,12 +84,12 @@ FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
 """The twelve families of nn-Meter (Table 2), without its NAS cells."""
 TRANSFORMERS = dataset.TRANSFORMERS
 """The transformers and hybrids that judge besides, with --transformers."""
-QUICK = {"kernels": 30, "networks": 9, "per_family": 1}
+QUICK = {"budget": 90, "networks": 9, "per_family": 1}
 """Sizes of a run that only shows that everything works."""
 
 # Options that a process of its own for each platform gets, too.
 HANDED_ON = (
-    *("noise", "kernels", "networks", "per_family", "sampler", "seed", "report_seeds"),
+    *("noise", "budget", "kernels", "networks", "per_family", "sampler", "seed", "report_seeds"),
     *("transformers", "unrelated", "quick", "home", "retrain"),
 )
 
@@ -172,7 +174,8 @@ def measure_seeds(
         for seed in options.report_seeds or [options.seed]:
             graphs = judged_networks(options.per_family, seed, options.transformers)
             print(f"{platform}, seed {seed}: {len(graphs)} networks judge it", file=sys.stderr)
-            task = JudgingTask(options.kernels, options.networks, options.sampler, seed, left_out)
+            drawn = (options.networks, options.sampler, seed, left_out)
+            task = JudgingTask(options.budget, *drawn, kernels=options.kernels)
             found[seed] = measure(client, platform, graphs, task)
         hardware = {board.name: dict(board.hardware) for board in client.boards()}
     return found, hardware.get("local", {})
@@ -203,6 +206,7 @@ def judge_seed(
         "kernels": outcome["kernels_measured"],
         "calibration_networks": outcome["networks_measured"],
         "measurements": campaign.measurements,
+        "spent": outcome.get("spent"),
         "board_s": round(campaign.board_ms / 1e3),
         "context_networks": outcome.get("context", {}).get("networks", 0),
         "insight": outcome.get("insight", {}).get("chosen"),
@@ -278,7 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="judge a simulated board: npu, gpu, cpu or drawn; repeatable",
     )
     add("--noise", type=float, default=simulated_boards.NOISE, help="noise of simulated boards")
-    add("--kernels", type=int, default=500, help="kernels to measure, each in two passes")
+    add("--budget", type=int, default=500, help="measurements of all stages together")
+    add(
+        "--kernels",
+        type=int,
+        help="without a budget: this many kernels in two passes, and every fusion test",
+    )
     add("--networks", type=int, default=20, help="calibration networks to measure")
     add("--per-family", type=int, default=10, help="networks of each family that judge")
     add("--sampler", default="latfarm", help="how kernels are chosen; see latfarm characterize")

@@ -47,7 +47,7 @@ def each_in_its_own_process(
         if isinstance(value, bool | list):
             each = [] if isinstance(value, bool) else [str(one) for one in value]
             common += [flag, *each] if value else []
-        else:
+        elif value is not None:
             common += [flag, str(value)]
     common += ["--write"] if options.write else []
     environment = os.environ | _ENVIRONMENT

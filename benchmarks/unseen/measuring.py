@@ -35,25 +35,29 @@ class JudgingTask:
     """What a platform is characterised with before it is judged.
 
     Attributes:
-        kernels: largest number of kernels.
+        measurements: largest number of measurements of all stages together.
         networks: number of calibration networks.
         sampler: name of the sampler that chooses the kernels.
         seed: random seed of kernels and networks.
         exclude_lineages: lineages whose families are left out of all draws.
+        kernels: number of kernels of the plan without a budget, in which every fusion test is run
+            and every kernel is measured in two passes; None for the plan within `measurements`.
     """
 
-    kernels: int
+    measurements: int
     networks: int
     sampler: str
     seed: int
     exclude_lineages: tuple[str, ...] = ()
+    kernels: int | None = None
 
     def config(self, encoded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The configuration of the characterisation, for judged networks in JSON form."""
         lines = list(self.exclude_lineages)
         left_out = {"exclude_lineages": lines, "exclude_kernel_lineages": lines}
+        spent = {"measurements": self.measurements}
         return {
-            "budget": self.kernels,
+            **(spent if self.kernels is None else {"budget": self.kernels}),
             "calibration": self.networks,
             "seed": self.seed,
             "sampler": self.sampler,

@@ -265,6 +265,13 @@ def test_related_lineages_are_told_or_left_out() -> None:
     assert left_out["prior_share"] == 0.625
 
 
+def test_a_budget_bounds_all_measurements_and_kernels_take_the_plan_without_one() -> None:
+    bounded = JudgingTask(500, 20, "latfarm", 1).config([])
+    assert (bounded["measurements"], "budget" in bounded) == (500, False)
+    unbounded = JudgingTask(500, 20, "latfarm", 1, kernels=450).config([])
+    assert (unbounded["budget"], "measurements" in unbounded) == (450, False)
+
+
 def test_seed_0_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         script.main(["--simulate", "npu", "--report-seeds", "0", "1"])

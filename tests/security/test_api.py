@@ -30,7 +30,6 @@ from latfarm_protos.v1 import controller_pb2_grpc
 from benchmarks.fuzzing.frames import PREFACE, request
 from tests.security.conftest import Home, channel
 
-pytestmark = pytest.mark.timeout(120)
 METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods
 
 

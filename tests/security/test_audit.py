@@ -30,7 +30,6 @@ from latfarm_protos.v1 import controller_pb2_grpc
 
 from tests.security.conftest import Home, channel
 
-pytestmark = pytest.mark.timeout(120)
 ME = unix_user(os.getuid())
 FORGER = """
 import grpc, sys

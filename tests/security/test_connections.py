@@ -29,7 +29,6 @@ from latfarm_protos.v1 import agent_pb2 as pb
 from tests.agent.service.conftest import Client, Farm
 from tests.security.conftest import Home, channel
 
-pytestmark = pytest.mark.timeout(120)
 DAY_S = 86_400.0
 EXABYTE = 1 << 60
 
@@ -53,7 +52,7 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    give_up_s = time.monotonic() + 30
+    give_up_s = time.monotonic() + 60
     while not condition() and time.monotonic() < give_up_s:
         time.sleep(0.01)
     return condition()

@@ -22,7 +22,6 @@ from latfarm_protos.trust.identity import AGENT, CONTROLLER, OPERATOR
 from tests.agent.service.conftest import Farm
 from tests.security.conftest import Home, channel
 
-pytestmark = pytest.mark.timeout(120)
 SILENT = 160
 """Number of silent connections: more than any port takes of one address, or of all."""
 ONE = ("127.0.0.1",)

@@ -27,8 +27,6 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from tests.security.lying_agent import LyingAgent
 
-pytestmark = pytest.mark.timeout(120)
-
 PROFILE = {
     "platform": "toy",
     "peak_macs_per_ms": 2e6,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 Code = grpc.StatusCode
-WAIT_S = 30
+WAIT_S = 60
 
 
 class Failure:

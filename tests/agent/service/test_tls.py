@@ -134,7 +134,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Callable[[str], bool]:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline_s:
         time.sleep(0.01)
     return condition()

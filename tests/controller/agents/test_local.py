@@ -57,7 +57,7 @@ def agent(folder: Path, script: str) -> LocalAgent:
 
 def gone(pid: int) -> bool:
     """Whether a process ends soon; one that is only not reaped yet has ended."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def text(path: Path) -> None:
 
 
 def picture(path: Path) -> None:
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + os.urandom(500))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + Random(5).randbytes(500))
 
 
 def external(path: Path) -> None:

@@ -19,7 +19,6 @@ from latfarm_controller.store.base import BoardEvent, CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from onnx import TensorProto, helper
 
-pytestmark = pytest.mark.timeout(120)
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\r"
 """Sets the title of a terminal, clears it, colours it, turns text around, and goes back."""
 SHOWN = "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202egnp.exe\\x0d"

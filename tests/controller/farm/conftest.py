@@ -321,7 +321,7 @@ async def collect(farm: Farm, campaign_id: str, count: int) -> dict[str, Measure
 
 async def until(condition: Callable[[], Any]) -> None:
     """Wait until a condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.001)
 

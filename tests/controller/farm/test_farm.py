@@ -15,8 +15,6 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.farm.conftest import Lab, collect, until
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_a_pool_shares_the_work(lab: Lab) -> None:
     boards = [lab.board(f"b{i}") for i in range(3)]
@@ -24,7 +22,7 @@ def test_a_pool_shares_the_work(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", requests)
             answers = await collect(farm, "c", 30)
@@ -45,7 +43,7 @@ def test_a_query_overtakes_queued_work_but_not_the_running_measurement(lab: Lab)
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.listen("q")
             farm.submit("c", requests)
@@ -67,7 +65,7 @@ def test_the_same_question_of_two_campaigns_is_measured_once(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             for name in ("c1", "c2"):
                 farm.listen(name)
                 farm.submit(name, [request])
@@ -159,7 +157,7 @@ def test_a_model_that_cannot_be_built_is_a_model_error(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(i) for i in range(5)])
             answers = await collect(farm, "c", 5)
@@ -178,7 +176,7 @@ def test_cancelling_frees_the_board_at_once(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c1")
             farm.submit("c1", [lab.request(i) for i in range(6)])
             await until(lambda: board.busy)
@@ -200,7 +198,7 @@ def test_what_waits_behind_an_aborted_measurement_is_measured(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm(depth=2) as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             for name in ("c1", "c2", "c3"):
                 farm.listen(name)
             farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
@@ -224,7 +222,7 @@ def test_cancelling_what_waits_at_the_agent_spares_what_runs_there(lab: Lab) -> 
 
     async def scenario() -> None:
         async with lab.farm(depth=2) as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             for name in ("c1", "c2"):
                 farm.listen(name)
             farm.submit("c1", [lab.request(99)])
@@ -258,7 +256,7 @@ def test_a_stolen_lease_is_taken_again(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", requests)
             answers = await collect(farm, "c", 6)
@@ -275,7 +273,7 @@ def test_a_failed_upload_is_tried_again(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(1)])
             (answer,) = (await collect(farm, "c", 1)).values()
@@ -303,7 +301,7 @@ def test_a_sick_board_is_quarantined_probed_and_trusted_again(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(i) for i in range(5)])
             await until(lambda: not board.gate.is_set() and board.busy)
@@ -327,8 +325,8 @@ def test_building_and_timing_take_turns_on_one_host(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
-            await farm.wait_for("far", 5)
+            await farm.wait_for("p", 60)
+            await farm.wait_for("far", 60)
             assert farm.quiet("p")
             assert not farm.quiet("far")
             for name, some in (("c1", requests), ("c2", others)):
@@ -350,7 +348,7 @@ def test_an_unknown_platform_says_what_there_is(lab: Lab) -> None:
     async def scenario() -> None:
         async with lab.farm() as farm:
             with pytest.raises(FarmError, match="'x'; on offer: p; away: away does not answer"):
-                await farm.wait_for("x", 5)
+                await farm.wait_for("x", 60)
             with pytest.raises(FarmError, match="no board offers platform 'x'"):
                 farm.submit("c", [lab.request(1, "x")])
 
@@ -362,7 +360,7 @@ def test_stopping_gives_the_boards_back(lab: Lab) -> None:
 
     async def scenario() -> int:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             token: int = board.token
         return token
 

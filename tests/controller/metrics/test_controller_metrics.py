@@ -195,7 +195,7 @@ class Predictor:
 
 
 async def eventually(metrics: ControllerMetrics, name: str, **labels: str) -> float:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while (found := value(metrics, name, **labels)) is None:
             await asyncio.sleep(0.01)
     return found
@@ -265,7 +265,7 @@ def test_predictions_are_compared_while_no_board_here_times(
         await eventually(metrics, "queue_length", platform="p")
         assert value(metrics, "prediction_error_ratio_count", **where) is None
         farm.quiet = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while metrics.accuracy.waiting:
                 await asyncio.sleep(0.01)
         looking.cancel()

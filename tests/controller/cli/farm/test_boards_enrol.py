@@ -15,7 +15,6 @@ import pytest
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 
-pytestmark = pytest.mark.timeout(120)
 PROFILE = {
     "platform": "toy-sim1.0-fp32-1t",
     "peak_macs_per_ms": 1e6,

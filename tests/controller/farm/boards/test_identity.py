@@ -43,7 +43,7 @@ def test_the_second_holder_of_an_id_gets_no_work(lab: Lab) -> None:
     async def scenario() -> None:
         async with lab.farm() as farm:
             farm.listen_to_boards(listener)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             thief.alive = True
             await until(lambda: listener.told)
             farm.listen("c")
@@ -114,7 +114,7 @@ def test_a_board_whose_new_id_was_accepted_works_again_without_a_restart() -> No
             await farm.add_boards([lab.entry("a")])
             assert not farm.boards()[0].online
             await farm.add_boards([replace(lab.entry("a"), board_id="new")])
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(1)])
             await collect(farm, "c", 1)
@@ -129,7 +129,7 @@ def test_an_id_that_was_accepted_while_the_board_works_replaces_its_connection()
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             board.claims = "new"
             await farm.add_boards([replace(lab.entry("a"), board_id="new")])
             await until(lambda: farm.board_id("a") == "new")

@@ -13,7 +13,7 @@ def test_a_shard_that_dies_is_replaced(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(i) for i in range(4)])
             await until(lambda: board.busy)

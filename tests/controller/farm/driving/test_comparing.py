@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.farm.driving.campaign_run import NOT_OFFERED
 from latfarm_controller.farm.driving.driver import Driver
@@ -18,7 +17,6 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.farm.conftest import until
 
-pytestmark = pytest.mark.timeout(30)
 RECORD = CampaignRecord("c1", "first", "engines", "*")
 
 

@@ -18,8 +18,6 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.farm.conftest import RECORD, Lab, Rounds, until
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def broken(board: object, request: BoardRequest) -> Measurement:
     raise ZeroDivisionError
@@ -70,7 +68,7 @@ def test_resuming_measures_nothing_twice(lab: Lab, store: DuckDBStore) -> None:
 
     async def scenario() -> tuple[CampaignRecord, CampaignRecord]:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             driver = Driver(store, farm)
             first = await driver.run(rounds(lab, 40, 40), RECORD, stop_after, cancel)
             assert first.state == "cancelled"
@@ -110,7 +108,7 @@ def test_what_arrived_before_a_cancel_was_seen_is_kept(lab: Lab, store: DuckDBSt
 
         campaign.tell = slow  # type: ignore[method-assign]
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm).run(campaign, RECORD, None, cancel)
 
     record = asyncio.run(scenario())
@@ -133,7 +131,7 @@ def test_an_infrastructure_failure_is_tried_again_on_resume(lab: Lab, store: Duc
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             driver = Driver(store, farm)
             board.answer = too_hot
             first = await driver.run(campaign, RECORD)
@@ -153,7 +151,7 @@ def test_a_farm_that_only_fails_interrupts_the_campaign(lab: Lab, store: DuckDBS
 
     async def scenario() -> CampaignRecord:
         async with lab.farm(attempt_limit=1, quarantine_cap_s=0.004) as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm).run(rounds(lab, 200), RECORD)
 
     record = asyncio.run(scenario())
@@ -168,7 +166,7 @@ def test_a_board_that_stays_sick_interrupts_the_campaign(lab: Lab, store: DuckDB
 
     async def scenario() -> CampaignRecord:
         async with lab.farm(quarantine_s=1000.0) as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm, patience_s=0.01).run(rounds(lab, 20), RECORD)
 
     record = asyncio.run(scenario())
@@ -183,7 +181,7 @@ def test_what_a_campaign_raises_is_told(lab: Lab, store: DuckDBStore) -> None:
 
     async def scenario() -> CampaignRecord:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm).run(campaign, RECORD)
 
     record = asyncio.run(scenario())
@@ -202,7 +200,7 @@ def test_a_campaign_that_is_stuck_fails(lab: Lab, store: DuckDBStore) -> None:
 
     async def scenario() -> CampaignRecord:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm).run(Stuck([[lab.request(0)]]), RECORD)
 
     record = asyncio.run(scenario())
@@ -215,7 +213,7 @@ def test_a_platform_without_boards_interrupts(lab: Lab, store: DuckDBStore) -> N
 
     async def scenario() -> CampaignRecord:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             board.alive = False
             board.gate.clear()
             return await Driver(store, farm, patience_s=0.01).run(rounds(lab, 5), RECORD)
@@ -232,7 +230,7 @@ def test_a_cancelled_coroutine_leaves_an_interrupted_record(lab: Lab, store: Duc
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             task = asyncio.create_task(Driver(store, farm).run(rounds(lab, 5), RECORD))
             await until(lambda: board.busy)
             task.cancel()
@@ -263,7 +261,7 @@ def test_on_a_quiet_pool_the_campaign_computes_between_batches(
 
     async def scenario() -> CampaignRecord:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             return await Driver(store, farm).run(campaign, RECORD)
 
     assert asyncio.run(scenario()).state == "done"
@@ -278,7 +276,7 @@ def test_two_campaigns_at_once(lab: Lab, store: DuckDBStore) -> None:
 
     async def scenario() -> list[CampaignRecord]:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             driver = Driver(store, farm)
             runs = zip(campaigns, (RECORD, other), strict=True)
             return await asyncio.gather(*(driver.run(*run) for run in runs))

@@ -140,7 +140,7 @@ def test_a_drained_board_survives_a_restart_and_comes_back_when_it_is_resumed(
     async def play(drain: bool) -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             await until(lambda: len(farm.pool("p")) == 2)
             if drain:
                 await supervisor.drain("a", "new fan", "ada")
@@ -185,7 +185,7 @@ def test_what_a_board_measured_since_its_last_good_sentinel_is_asked_of_another(
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             marks = [sentinel(number) for number in range(8)]
             work = [lab.request(number) for number in range(4)]
             last = [lab.request(number) for number in range(4, 6)]
@@ -228,7 +228,7 @@ def test_a_drifting_sentinel_quarantines_its_board_with_a_reason_and_a_remedy(
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             campaign = Rounds([[sentinel(n)] for n in range(30)] + [[lab.request(1)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
             await until(lambda: supervisor.standing("a") is Standing.QUARANTINED)
@@ -259,7 +259,7 @@ def test_a_drift_of_a_shared_machine_is_told_and_its_level_learned_anew(
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm, shared=("a",))
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             campaign = Rounds([[sentinel(n)] for n in range(60)] + [[lab.request(1)]])
             assert (await Driver(store, farm).run(campaign, RECORD)).state == "done"
             await supervisor.close()
@@ -285,7 +285,7 @@ def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
             driver = Driver(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             await driver.run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
             await supervisor.quarantine("a", "test", "ada")
             (reference,) = await supervisor.references("a")
@@ -302,7 +302,7 @@ def test_a_board_comes_back_by_a_passed_sentinel(lab: Lab, store: DuckDBStore) -
                 assert reference.accepts(campaign.latency_ms) is accepted
             assert "of its reference on p" in reference.tell(5.6)
             await supervisor.resume("a", "", "ada")
-            assert farm.healthy("p") or await farm.wait_for("p", 1)
+            assert farm.healthy("p") or await farm.wait_for("p", 60)
 
     asyncio.run(play())
 
@@ -314,7 +314,7 @@ def test_a_new_reference_forgets_the_old_normal(lab: Lab, store: DuckDBStore) ->
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm, clock_s=lambda: 2000.0)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             await Driver(store, farm).run(Rounds([[sentinel(n)] for n in range(10)]), RECORD)
             assert len(await supervisor.references("a")) == 1
             await supervisor.drain("a", "", "ada")
@@ -323,7 +323,7 @@ def test_a_new_reference_forgets_the_old_normal(lab: Lab, store: DuckDBStore) ->
 
         async with lab.farm() as farm:
             again = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             assert await again.references("a") == []
 
     asyncio.run(play())
@@ -337,7 +337,7 @@ def test_a_board_whose_disk_was_full_is_taken_back_when_there_is_room(
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             campaign = Rounds([[lab.request(n) for n in range(4)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
             await until(lambda: store.board_events("a"))
@@ -369,7 +369,7 @@ def test_a_full_disk_that_somebody_saw_to_needs_no_second_word(
     async def play() -> None:
         async with lab.farm(quarantine_s=1e6, quarantine_cap_s=1e6) as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             campaign = Rounds([[lab.request(1)]])
             running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
             await until(lambda: store.board_events("a"))
@@ -388,7 +388,7 @@ def test_without_any_sentinel_nothing_is_discarded(lab: Lab, store: DuckDBStore)
     async def play() -> None:
         async with lab.farm() as farm:
             supervisor = BoardSupervisor(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             await Driver(store, farm).run(Rounds([[lab.request(1)]]), RECORD)
             await supervisor.quarantine("a", "", "ada")
 
