@@ -166,7 +166,7 @@ def table(rows: Sequence[JudgedNetwork]) -> dict[str, dict[str, Any]]:
 
 
 def leads(rows: Sequence[JudgedNetwork]) -> dict[str, dict[str, Any]]:
-    """By how many points we are ahead of each other method within 10 %, with the paired error."""
+    """The lead over each other method in the share within 10 %, with the paired error."""
     found = {}
     for name in _others(rows):
         told = [row for row in rows if name in row.others_ms]

@@ -209,7 +209,7 @@ def perfect_predictor(passes_ms: Iterable[Sequence[float]]) -> PerfectPredictor 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """By how much one predictor is ahead of another on the same networks.
+    """The lead of one predictor over another on the same networks.
 
     Attributes:
         difference: share of hits of the first predictor less that of the second.

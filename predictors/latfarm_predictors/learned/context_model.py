@@ -27,9 +27,9 @@ from latfarm_predictors.features.winograd import winograd_ratio
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.fusion_search import find_parts
-from latfarm_predictors.kernels.workload import Workload, workloads_of
+from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.learned.kernel_models import KernelModels
+from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
@@ -89,28 +89,9 @@ class PlacedKernels:
             groups: measured kernels, those of one network together.
             rules: how the platform fuses ops.
         """
-        rows: list[Workload] = []
-        marks: list[Marks] = []
-        latency: list[float] = []
-        group: list[int] = []
-        keys: list[str] = []
-        for samples in groups:
-            placed = [(s, *s.kernel.origin) for s in samples if s.kernel.origin is not None]
-            if not placed:
-                continue
-            graph = placed[0][1]
-            parts = find_parts(graph, rules)
-            told = dict(zip([part.nodes for part in parts], marks_of(graph, parts), strict=True))
-            for sample, _, part in placed:
-                if part.nodes in told and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-                    rows += workloads_of(graph, [part])
-                    marks.append(told[part.nodes])
-                    latency.append(sample.latency_ms)
-                    group.append(len(keys))
-            keys.append(hash_of(graph))
-        return PlacedKernels(
-            tuple(rows), tuple(marks), np.array(latency), np.array(group, np.intp), tuple(keys)
-        )
+        found = at_places(groups, rules, marks_of)
+        keys = tuple(hash_of(graph) for graph in found.graphs)
+        return PlacedKernels(found.rows, found.told, found.latency_ms, found.group, keys)
 
 
 @dataclass

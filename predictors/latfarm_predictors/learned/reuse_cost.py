@@ -20,9 +20,9 @@ import numpy.typing as npt
 from latfarm_predictors.features.groups import LEAST_ROWS, Router
 from latfarm_predictors.features.table import Array, Rows, Table, as_table
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.reuse import CACHES_BYTES, Spills, spills_alone, spills_of
-from latfarm_predictors.kernels.workload import Workload, workload, workloads_of
+from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
@@ -74,31 +74,13 @@ class ReusedKernels:
             groups: measured kernels, those of one network together.
             rules: how the platform fuses ops.
         """
-        kept: list[KernelSample] = []
-        rows: list[Workload] = []
-        spills: list[Spills] = []
-        group: list[int] = []
-        count = 0
-        for samples in groups:
-            placed = [(s, *s.kernel.origin) for s in samples if s.kernel.origin is not None]
-            if not placed:
-                continue
-            graph = placed[0][1]
-            parts = find_parts(graph, rules)
-            told = dict(zip([p.nodes for p in parts], spills_of(graph, parts), strict=True))
-            for sample, _, part in placed:
-                if part.nodes in told and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-                    kept.append(sample)
-                    rows += workloads_of(graph, [part])
-                    spills.append(told[part.nodes])
-                    group.append(count)
-            count += 1
+        found = at_places(groups, rules, spills_of)
         return ReusedKernels(
-            tuple(kept),
-            as_table(rows),
-            as_spills(spills),
-            np.array([sample.latency_ms for sample in kept]),
-            np.array(group, dtype=np.intp),
+            found.samples,
+            as_table(found.rows),
+            as_spills(found.told),
+            found.latency_ms,
+            found.group,
         )
 
     def take(self, rows: Rows) -> ReusedKernels:

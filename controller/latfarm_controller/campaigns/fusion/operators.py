@@ -79,11 +79,11 @@ def _flat(b: GraphBuilder, size: CaseSize) -> str:
 
 @dataclass(frozen=True)
 class _Shrink:
-    """By how much the input of an op must be smaller than the wide tensor that it makes.
+    """The difference in size between the input of an op and the wide tensor that it makes.
 
     Attributes:
-        side: by so many elements on each side.
-        halve: whether by half on each side.
+        side: number of elements by which each side is smaller.
+        halve: whether each side is half as long.
     """
 
     side: int = 0

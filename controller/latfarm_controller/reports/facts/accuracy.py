@@ -117,7 +117,7 @@ def perfect_scores(passes: Iterable[Sequence[float]]) -> dict[str, Any] | None:
 def leads(
     ours_ms: Sequence[float], others_ms: Mapping[str, Sequence[float]], measured_ms: Sequence[float]
 ) -> dict[str, dict[str, Any]]:
-    """By how much we are ahead of each method within 10 %, with the paired error."""
+    """The lead over each method in the share within 10 %, with the paired error."""
     ours = hits(ours_ms, measured_ms, 0.10)
     return {
         name: paired_difference(ours, hits(theirs, measured_ms, 0.10)).to_json()
