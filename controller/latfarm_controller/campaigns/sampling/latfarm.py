@@ -22,6 +22,7 @@ from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller.campaigns.sampling.base import SamplingTask
 from latfarm_controller.campaigns.sampling.belief import Belief, one_thread
+from latfarm_controller.campaigns.sampling.hardly_measured import hardly_measured
 from latfarm_controller.campaigns.sampling.prior import PriorDraws, chosen_families
 from latfarm_controller.campaigns.sampling.zoo_kernels import ZooKernel, network_layers
 from latfarm_controller.zoo.draws.kernel_kinds import kind_of
@@ -40,6 +41,8 @@ CANDIDATES = 4
 """Number of draws of the prior for each one that is measured."""
 _REFERENCE = 400
 """Number of draws that stand for the whole prior when representative kernels are chosen."""
+_RARE_SHARE = 0.5
+"""Largest share of the layers of a batch that are taken because their op was hardly measured."""
 _ROUNDS = 4
 """How often the model is updated with its own predictions while one batch is picked."""
 
@@ -138,13 +141,21 @@ class LatfarmSampler:
         )
 
     def _uncertain(self, count: int, samples: Sequence[KernelSample]) -> list[Kernel]:
-        """Layers of the zoo's networks that were not taken yet, picked by `pick_uncertain`."""
+        """Layers of the zoo's networks that were not taken yet.
+
+        Those whose op has hardly been measured come first; `pick_uncertain` picks the others.
+        """
         if self._layers is None:
             layers = network_layers(self._families, self._task.rules, seed=self._task.seed)
             self._layers = [layer for layer in layers if self._allowed(layer)]
         known = self._draws.taken
         left = [layer for layer in self._layers if layer.kernel.kernel_id not in known]
-        picked = pick_uncertain(left, samples, count, guide=self._guide, sibling=self._sibling)
+        picked = hardly_measured(left, self._picked, int(_RARE_SHARE * count))
+        taken = {kernel.kernel_id for kernel in picked}
+        left = [layer for layer in left if layer.kernel.kernel_id not in taken]
+        picked += pick_uncertain(
+            left, samples, count - len(picked), guide=self._guide, sibling=self._sibling
+        )
         self._draws.taken.update(kernel.kernel_id for kernel in picked)
         self._picked += picked
         return picked

@@ -91,6 +91,11 @@ def kind_of(kernel: Kernel) -> str:
     return family
 
 
+def op_of(kernel: Kernel) -> tuple[str, str]:
+    """Family and main op of a kernel: regressors know both."""
+    return workload(kernel).family, main_op(kernel.type)
+
+
 def base_of(kind: str) -> str:
     """The kind as a user names it, without the beginning for unaligned, wide or row kernels."""
     plain = kind.removeprefix(_UNALIGNED).removeprefix(_UNIT).removeprefix(_WIDE)

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.features.table import main_op
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
@@ -25,7 +24,7 @@ from latfarm_predictors.kernels.workload import workload
 
 from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
-from latfarm_controller.zoo.draws.kernel_kinds import SHARES, kind_of, wide_windows
+from latfarm_controller.zoo.draws.kernel_kinds import SHARES, kind_of, op_of, wide_windows
 from latfarm_controller.zoo.family import Family
 
 MAX_BYTES = 600_000_000
@@ -154,10 +153,10 @@ class KernelPrior:
                 self._yields.setdefault(kind, set()).add(family.name)
                 most = _MOST_A_NETWORK.get(kind, _MOST_OF_OTHERS)
                 usual = wanted[kind] > 0 and hits[kind] < most
-                first = spare > 0 and not self._ops[_op_of(kernel)]
+                first = spare > 0 and not self._ops[op_of(kernel)]
                 if (usual or first) and self._is_new(kernel, barred):
                     self._drawn.add(kernel.kernel_id)
-                    self._ops[_op_of(kernel)] += 1
+                    self._ops[op_of(kernel)] += 1
                     found.append(kernel)
                     hits[kind] += 1
                     spare -= not usual
@@ -291,7 +290,7 @@ class KernelPrior:
 
     def _rare_first(self, kernels: list[Kernel]) -> list[Kernel]:
         """The same order, but kernels of ops that were hardly drawn so far come first."""
-        return sorted(kernels, key=lambda kernel: self._ops[_op_of(kernel)] >= _LEAST_OF_AN_OP)
+        return sorted(kernels, key=lambda kernel: self._ops[op_of(kernel)] >= _LEAST_OF_AN_OP)
 
     def _is_new(self, kernel: Kernel, barred: frozenset[str]) -> bool:
         work = workload(kernel)
@@ -299,8 +298,3 @@ class KernelPrior:
         if size_bytes > self._max_bytes or work.macs > self._max_macs:
             return False
         return kernel.kernel_id not in self._drawn and kernel.kernel_id not in barred
-
-
-def _op_of(kernel: Kernel) -> tuple[str, str]:
-    """Family and main op of a kernel: regressors know both."""
-    return workload(kernel).family, main_op(kernel.type)
