@@ -52,7 +52,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 def lives(pid: int) -> bool:
     """Whether a process still runs; one that nobody has waited for yet does not."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

@@ -18,6 +18,7 @@ from latfarm_controller.training.bundles import next_path
 from latfarm_protos.trust.identity import AGENT
 from latfarm_protos.v1 import agent_pb2 as pb
 
+from tests.agent.service.calls import drain
 from tests.agent.service.conftest import Client, Farm
 
 MODEL = b"the model"
@@ -57,9 +58,9 @@ def nothing_outside(tmp_path: Path, *inside: Path) -> Iterator[None]:
     assert not Path("/tmp/escaped").exists()
 
 
-def refused(call: Callable[[], Any]) -> None:
+def refused(call: Callable[..., Any], *arguments: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(call())
+        drain(call(*arguments))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, caught.value
 
 
@@ -69,10 +70,10 @@ def test_a_model_is_named_by_its_hash_alone(
 ) -> None:
     token = client.acquire()
     with nothing_outside(tmp_path, farm.state_dir):
-        refused(lambda: [client.blob(trick)])
+        refused(client.blob, trick)
         claim = pb.UploadBlobRequest(token=token, sha256=trick, size_bytes=1, data=b"x")
-        refused(lambda: [client.send([claim])])
-        refused(lambda: client.measure(token, trick))
+        refused(client.send, [claim])
+        refused(client.measure, token, trick)
 
 
 @pytest.mark.parametrize("trick", TRICKS)
@@ -85,7 +86,7 @@ def test_a_companion_has_a_plain_name(
         for companions in ({trick: sha256}, {"weights": trick}):
             request = client.request(token, sha256)
             request.companions.update(companions)
-            refused(lambda request=request: client.stub.Measure(request))
+            refused(client.stub.Measure, request)
 
 
 @pytest.mark.parametrize("trick", [trick for trick in TRICKS if trick.isascii()])
@@ -99,7 +100,7 @@ def test_a_result_is_kept_under_no_name_that_somebody_chose(
             assert client.result(token, sha256, trick).outcome == "ok"
             assert [result.request_id for result in client.spooled()] == [trick]
         else:
-            refused(lambda: client.measure(token, sha256, trick))
+            refused(client.measure, token, sha256, trick)
     spool = farm.state_dir / "spool"
     assert {path.parent for path in spool.rglob("*.result")} <= {spool}
 

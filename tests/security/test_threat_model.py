@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from latfarm_protos.trust.identity import REASONS
@@ -21,6 +22,7 @@ ATTACKS = (
 )
 
 
+@cache
 def named_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
