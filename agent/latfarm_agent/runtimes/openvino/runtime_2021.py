@@ -210,7 +210,7 @@ class OpenVino2021Runtime:
         config.update(self._config.get(_kind(device), {}))
         try:
             _check_opset(read_opset(job.model_path), short)
-            network = core.read_network(str(_named(job)))
+            network = core.read_network(str(named(job)))
             if device != "CPU":
                 _narrow_inputs(network)
         except Exception as error:
@@ -306,7 +306,7 @@ def _check_opset(opset: int, short: str) -> None:
         )
 
 
-def _named(job: Job) -> Path:
+def named(job: Job) -> Path:
     """Link the model under a name that ends in ".onnx", by which the engine chooses its reader.
 
     The engine looks for other files of the model beside the link, so these are linked as well.
