@@ -1,4 +1,4 @@
-"""Settings of all tests: hypothesis sets no deadline, because the machine may be busy.
+"""Settings of all tests: hypothesis judges no times, because the machine may be busy.
 
 A guard process ends the processes that a test run leaves behind when it is interrupted or killed.
 """
@@ -9,7 +9,7 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import leftovers
 
@@ -19,7 +19,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # interrupt programs need the usual behaviour.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("no deadline", deadline=None)
+settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("no deadline")
 
 

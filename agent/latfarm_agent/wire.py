@@ -76,17 +76,23 @@ def settings_from_pb(settings: pb.Settings) -> TimingSettings:
 
 
 def request_as_pb(request: BenchRequest) -> pb.MeasureRequest:
-    """A request as a message, without a lease's token and without a blob."""
+    """A request as a message, without a lease's token and without the blob of the model."""
     return pb.MeasureRequest(
         request_id=request.request_id,
         platform=request.platform,
         settings=settings_as_pb(request.settings),
+        companions=request.companions,
     )
 
 
 def request_from_pb(request: pb.MeasureRequest) -> BenchRequest:
     """What a message asks of the bench."""
-    return BenchRequest(request.request_id, request.platform, settings_from_pb(request.settings))
+    return BenchRequest(
+        request.request_id,
+        request.platform,
+        settings_from_pb(request.settings),
+        dict(request.companions),
+    )
 
 
 def stage_as_pb(stage: BenchStage) -> pb.Stage:

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Mapping
 
 from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.board import MeasuredBoard
@@ -38,6 +38,7 @@ from latfarm_agent.files.handover import hand_over
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.failure import WorkerFailure
+from latfarm_agent.worker.main import ONNX
 from latfarm_agent.worker.pool import MODELS, Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.start import FOLDER_PREFIX
@@ -198,20 +199,23 @@ class Bench:
         settings = result.settings = rules.effective(run.request.settings)
         platform = self._platforms.find(run.request.platform, self._workers.found())
         result.fingerprint = self._platforms.fingerprint(platform)
-        model = self._handed_over(run.model_path)
+        if run.request.companions and platform.spec.model_format != ONNX:
+            text = f"a model in the format {platform.spec.model_format} consists of one file"
+            raise WorkerFailure("MODEL_INVALID", text, alive=True)
+        model = self._handed_over(run.model_path, run.request.companions)
         try:
             self._measure_on(platform, result, replace(run, model_path=model), settings)
         finally:
             remove(model.parent)
 
-    def _handed_over(self, model: Path) -> Path:
-        """The model where workers may read it, and only there.
+    def _handed_over(self, model: Path, companions: Mapping[str, str]) -> Path:
+        """The model, with its companions beside it, where workers may read it, and only there.
 
         Raises:
             WorkerFailure: it is not here or damaged, or it cannot be copied.
         """
         try:
-            return hand_over(model, self._models_dir)
+            return hand_over(model, self._models_dir, companions)
         except BlobNotFoundError as error:
             raise WorkerFailure("BLOB_MISSING", str(error)) from error
         except OSError as error:
@@ -305,6 +309,7 @@ class Bench:
         """The worker's request, still without the folder and the rail."""
         message: Message = {
             "model_path": str(run.model_path),
+            "companions": sorted(run.request.companions),
             "model_format": platform.spec.model_format,
             "platform_settings": dict(platform.spec.settings),
             "dtype": platform.spec.dtype,

@@ -66,11 +66,16 @@ Offer = Tuple[DescribedBoard, List[OfferedRuntime]]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """One measurement that is wanted. In `settings`, a value of 0 means "not set"."""
+    """One measurement that is wanted. In `settings`, a value of 0 means "not set".
+
+    `companions`: the hash of each file that must lie beside the model, by its name there. Such a
+    file is named by its hash where the model comes from, in the same folder.
+    """
 
     request_id: str = ""
     platform: str = ""
     settings: TimingSettings = UNSET
+    companions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Hands a model to a worker: what was checked is what the worker gets, and it can only read it.
 
-A model is opened once. Its bytes are hashed by that descriptor, and what is linked into a folder
+A file is opened once. Its bytes are hashed by that descriptor, and what is linked into a folder
 that workers cannot write to is the file behind that descriptor, whatever happened to its name
 meanwhile. Runtimes open models by name, so that the descriptor itself is of no use to them.
 """
@@ -13,8 +13,10 @@ import re
 import stat
 import tempfile
 from pathlib import Path
+from typing import Mapping
 
 from latfarm_agent.errors import BlobNotFoundError
+from latfarm_agent.files.folders import remove
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 """Names of files whose bytes must have this hash."""
@@ -23,17 +25,37 @@ _READ_BYTES = 1 << 20
 _READ_ONLY = 0o400
 
 
-def hand_over(model: Path, folder: Path) -> Path:
+def hand_over(model: Path, folder: Path, companions: Mapping[str, str] | None = None) -> Path:
     """Put a model into a new folder below `folder`, under its own name; gives its new path.
 
     The caller removes the new folder.
 
+    Args:
+        model: the file of the model.
+        folder: a folder to which workers cannot write.
+        companions: the hash of each file that lies beside the model, by its name there; a file that
+            is named by the hash lies in the folder of `model`.
+
     Raises:
-        BlobNotFoundError: the file is missing, or it is named by a hash that its bytes do not have.
+        BlobNotFoundError: a file is missing, or it is named by a hash that its bytes do not have.
         OSError: the disk is full.
     """
+    home = Path(tempfile.mkdtemp(dir=str(folder)))
     try:
-        opened = os.open(str(model), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        _lay_out(model, home / model.name)
+        for name, sha256 in (companions or {}).items():
+            _lay_out(model.parent / sha256, home / name, follow=False)
+    except BaseException:
+        remove(home)
+        raise
+    return home / model.name
+
+
+def _lay_out(model: Path, target: Path, *, follow: bool = True) -> None:
+    """Put a file under another name; without `follow`, it must not be a link."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        opened = os.open(str(model), flags)
     except OSError as error:
         raise BlobNotFoundError(f"the model is not here: {model.name}: {error.strerror}") from error
     try:
@@ -42,12 +64,10 @@ def hand_over(model: Path, folder: Path) -> Path:
         named_by_hash = _SHA256.fullmatch(model.name) is not None
         if named_by_hash and _digest(opened) != model.name:
             raise BlobNotFoundError(f"blob {model.name} was damaged on this board: upload it again")
-        target = Path(tempfile.mkdtemp(dir=str(folder))) / model.name
         if not _linked(opened, target):
             copied = _copied(opened, target)
             if named_by_hash and copied != model.name:
                 raise BlobNotFoundError(f"blob {model.name} changed while it was copied")
-        return target
     finally:
         os.close(opened)
 

@@ -1,7 +1,7 @@
 """The messages between an agent's two processes, over a Unix socket.
 
 One process has the network, the other one has the devices and measures. Each connection carries one
-question. The process with the network sends one message, together with the open file of the model
+question. The process with the network sends one message, together with the open files of the model
 if there is one, and keeps the connection open while it wants the answer: closing it cancels. The
 other side sends stages and then one answer. Messages have the form of `worker.channel`; protocol
 buffers in them are base64 text.
@@ -14,7 +14,10 @@ import contextlib
 import os
 import select
 import socket
+from typing import Sequence
 
+from latfarm_agent.bench.records import BenchRequest
+from latfarm_agent.files.companions import MOST_COMPANIONS
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message, encode
 
 MAX_PATH_BYTES = 107
@@ -22,6 +25,17 @@ MAX_PATH_BYTES = 107
 
 _CHUNK_BYTES = 1 << 16
 """How much is read at once."""
+
+_MOST_FILES = 1 + MOST_COMPANIONS
+"""Most open files that come with a message; Linux itself takes 253 (unix(7), SCM_RIGHTS)."""
+
+
+def file_names(request: BenchRequest, model: str) -> list[str]:
+    """The names of the files that are sent with a request, in their order: the model comes first.
+
+    Its companions are named by their hashes, and each is sent once.
+    """
+    return [model, *sorted(set(request.companions.values()) - {model})]
 
 
 class LinkError(Exception):
@@ -48,8 +62,8 @@ class Link:
         """Whether the other side has closed its end, or sent something when it must not."""
         return self.ready(0.0)
 
-    def send(self, message: Message, file: int | None = None) -> None:
-        """Send a message, and an open file with it if one is given.
+    def send(self, message: Message, files: Sequence[int] = ()) -> None:
+        """Send a message, and open files with it.
 
         Raises:
             LinkError: the connection broke.
@@ -57,9 +71,9 @@ class Link:
         data = encode(message)
         try:
             sent = 0
-            if file is not None:
-                # The kernel hands the file over with the first bytes that it takes.
-                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))
+            if files:
+                # The kernel hands the files over with the first bytes that it takes.
+                rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
                 sent = self._connection.sendmsg([data], [rights])
             self._connection.sendall(data[sent:])
         except OSError as error:
@@ -71,13 +85,12 @@ class Link:
         Raises:
             LinkError: the connection broke, or the bytes are not a message.
         """
-        message, file = self.receive_with_file()
-        if file is not None:
-            os.close(file)
+        message, files = self.receive_with_files()
+        close_all(files)
         return message
 
-    def receive_with_file(self) -> tuple[Message | None, int | None]:
-        """The next message, and the open file that came with it, which the caller must close.
+    def receive_with_files(self) -> tuple[Message | None, list[int]]:
+        """The next message, and the open files that came with it, which the caller must close.
 
         Raises:
             LinkError: as `receive`.
@@ -89,13 +102,12 @@ class Link:
                 data = self._read(files)
                 self._waiting += self._decoder.feed(data)
         except (OSError, ChannelError) as error:
-            _close(files)
+            close_all(files)
             raise LinkError(f"the connection broke: {error}") from error
         if not self._waiting and self._decoder.pending:
-            _close(files)
+            close_all(files)
             raise LinkError("the connection ended within a message")
-        _close(files[1:])
-        return (self._waiting.pop(0) if self._waiting else None), (files[0] if files else None)
+        return (self._waiting.pop(0) if self._waiting else None), files
 
     def close(self) -> None:
         """End the connection. Idempotent."""
@@ -105,7 +117,8 @@ class Link:
 
     def _read(self, files: list[int]) -> bytes:
         size = array.array("i").itemsize
-        data, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, socket.CMSG_SPACE(size))
+        space = socket.CMSG_SPACE(size * _MOST_FILES)
+        data, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, space)
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
@@ -113,10 +126,13 @@ class Link:
                 for file in found:
                     os.set_inheritable(file, False)
                 files += found
+        if len(files) > _MOST_FILES:
+            raise ChannelError(f"more than {_MOST_FILES} open files came with a message")
         return data
 
 
-def _close(files: list[int]) -> None:
+def close_all(files: Sequence[int]) -> None:
+    """Close open files; one that cannot be closed is left."""
     for file in files:
         with contextlib.suppress(OSError):
             os.close(file)

@@ -21,7 +21,7 @@ from latfarm_protos.error_codes import OUTCOMES
 from latfarm_agent import wire
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage, Offer
 from latfarm_agent.errors import AgentUsageError, StateError
-from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, close_all, file_names
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import printable
 
@@ -112,10 +112,13 @@ class RemoteBench:
             return self._closing.is_set() or cancelled()
 
         deadline_s = time.monotonic() + self._return_timeout_ms / 1e3
+        files: list[int] = []
         try:
-            file = os.open(str(model_path), os.O_RDONLY)
+            for name in file_names(request, model_path.name):
+                files.append(os.open(str(model_path.parent / name), os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            text = f"the model is not here: {model_path.name}: {error.strerror}"
+            close_all(files)
+            text = f"the model is not here: {name}: {error.strerror}"
             return _failure("BLOB_MISSING", text)
         try:
             with contextlib.closing(self._connect(deadline_s, stop)) as link:
@@ -125,14 +128,14 @@ class RemoteBench:
                     "name": model_path.name,
                     "profile": profile,
                 }
-                link.send(question, file)
+                link.send(question, files)
                 return _result(self._answer(link, stop, on_stage))
         except LinkError as error:
             if stop():
                 return _failure(_CANCELLED, "cancelled")
             return _failure(_FAILED, f"the service that measures: {error}")
         finally:
-            os.close(file)
+            close_all(files)
 
     def close(self) -> None:
         """Cancel what runs; the other process continues. Idempotent."""

@@ -18,13 +18,14 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
+from typing import Sequence
 
 from latfarm_agent import wire
 from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import remove
-from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError
+from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, close_all, file_names
 from latfarm_agent.worker.channel import Message
 
 MOST_CONNECTIONS = 16
@@ -125,7 +126,7 @@ class BenchServer:
     def _answer(self, link: Link) -> None:
         if not link.ready(_QUESTION_S):
             raise LinkError("nothing was asked")
-        question, file = link.receive_with_file()
+        question, files = link.receive_with_files()
         try:
             if question is None:
                 return
@@ -134,28 +135,31 @@ class BenchServer:
                 packed = [wire.packed_runtime(runtime) for runtime in runtimes]
                 told = {"event": "described", "board": wire.packed_board(board)}
                 link.send({**told, "runtimes": packed})
-            elif question.get("ask") == "measure" and file is not None:
-                result = self._measure(link, question, file)
+            elif question.get("ask") == "measure" and files:
+                result = self._measure(link, question, files)
                 link.send({"event": "measured", "result": wire.packed_result(result)})
             else:
                 raise LinkError("neither a description nor a measurement is asked for")
         finally:
-            if file is not None:
-                os.close(file)
+            close_all(files)
 
-    def _measure(self, link: Link, question: Message, file: int) -> BenchResult:
+    def _measure(self, link: Link, question: Message, files: Sequence[int]) -> BenchResult:
         try:
             request = wire.unpacked_request(question.get("request"))
         except wire.MessageError as error:
             raise LinkError(str(error)) from error
         name = str(question.get("name"))
-        if not _NAME.fullmatch(name):
+        names = file_names(request, name)
+        if not all(_NAME.fullmatch(each) for each in names):
             raise LinkError("the model's name is not a file name")
+        if len(names) != len(files):
+            raise LinkError(f"{len(files)} files came with a model of {len(names)}")
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=str(self._work_dir)))
         model = folder / name
         try:
             try:
-                _copy(file, model)
+                for file, each in zip(files, names):
+                    _copy(file, folder / each)
             except OSError as error:
                 return BenchResult(
                     outcome="infrastructure_error",

@@ -71,7 +71,8 @@ class Job:
     """One fresh session that a runtime has to prepare.
 
     The runtime may write to `scratch_dir`. `session` counts the sessions of one request from 0;
-    `sequence` counts the requests of this board since its agent started.
+    `sequence` counts the requests of this board since its agent started. `companions` are the names
+    of files that were uploaded with the model and lie in its folder; most models have none.
     """
 
     model_path: Path
@@ -81,6 +82,7 @@ class Job:
     request_id: str = ""
     session: int = 0
     sequence: int = 0
+    companions: tuple[str, ...] = ()
 
 
 class EnergyAccount(Protocol):

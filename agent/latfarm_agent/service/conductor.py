@@ -18,6 +18,7 @@ from latfarm_agent import wire
 from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage, DescribedBoard, OfferedRuntime
 from latfarm_agent.errors import RequestError, StateError
+from latfarm_agent.files import companions
 from latfarm_agent.files.blobs import BlobStore, check_sha256
 from latfarm_agent.files.spool import Entry, Spool
 from latfarm_agent.service.job_runner import JobRunner
@@ -54,6 +55,9 @@ from latfarm_agent.session.session import Session
 
 ROOM = "disk_room_bytes"
 """Condition of the board that tells how large a model it would take now, in bytes."""
+
+COMPANIONS = "model_companions"
+"""Condition of the board that tells how many files it takes beside a model."""
 
 REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """A request id: 1 to 128 printable ASCII characters without spaces."""
@@ -172,7 +176,7 @@ class Conductor:
             self._offer.look()
         board, runtimes = self._offer.seen
         with contextlib.suppress(OSError):
-            room = {ROOM: str(self.blobs.room_bytes)}
+            room = {ROOM: str(self.blobs.room_bytes), COMPANIONS: str(companions.MOST_COMPANIONS)}
             board = replace(board, conditions={**board.conditions, **room})
         with self._lock:
             return AgentDescription(board, runtimes, self._session.state)
@@ -224,8 +228,8 @@ class Conductor:
 
         Raises:
             LeaseLostError: the token is not the lease's.
-            RequestError: a malformed request id or blob name, or an unknown platform.
-            BlobNotFoundError: the blob is not here.
+            RequestError: a malformed request id or name of a file, or an unknown platform.
+            BlobNotFoundError: a blob is not here.
             RequestConflictError: the request id stands for another question.
             LimitError: the queue or the spool is full.
             UnavailableError: quarantined or stopping.
@@ -235,6 +239,7 @@ class Conductor:
         if not REQUEST_ID.fullmatch(request_id):
             raise RequestError("request_id must be 1 to 128 printable ASCII characters, no spaces")
         check_sha256(asked.blob_sha256)
+        companions.check_companions(asked.request.companions, asked.blob_sha256)
         self._offer.check(asked.request.platform)
         job = MeasurementJob(request_id, asked.token, asked.question)
         with self._lock:
@@ -242,7 +247,7 @@ class Conductor:
             if answered is not None:
                 return self._request_job(job, None, answered)
         # Outside the lock, as the first use of a blob after a start hashes all of it.
-        path = self.blobs.acquire(asked.blob_sha256)
+        path = companions.acquire_all(self.blobs, asked.blobs)
         candidate = LiveJob(job, asked, path)
         live: LiveJob | None = None
         try:
@@ -250,7 +255,7 @@ class Conductor:
                 live = self._request_job(job, candidate, self._results.final(request_id))
         finally:
             if live is not candidate:
-                self.blobs.release(asked.blob_sha256)
+                companions.release_all(self.blobs, asked.blobs)
         return live
 
     def results(self) -> list[bytes]:
@@ -337,7 +342,7 @@ class Conductor:
         request = live.asked.request
         result = failure(request, self._offer, instruction.code, instruction.message)
         self._results.keep(live.job, result)
-        self.blobs.release(live.asked.blob_sha256)
+        companions.release_all(self.blobs, live.asked.blobs)
         live.publish(result)
 
     def _conditions(self) -> dict[str, str] | None:
@@ -382,6 +387,6 @@ class Conductor:
             del self._live[live.job]
             self._send(MeasurementFinished(self._now_ms(), live.job, verdict))
         if result.error_code == "BLOB_MISSING":
-            self.blobs.distrust(live.asked.blob_sha256)
-        self.blobs.release(live.asked.blob_sha256)
+            companions.distrust_all(self.blobs, live.asked.blobs)
+        companions.release_all(self.blobs, live.asked.blobs)
         live.publish(result)

@@ -38,6 +38,11 @@ class JobRequest:
     profile: bool = False
     question: str = ""
 
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Names of all blobs that it needs, each once: the model, then its companions."""
+        return tuple(dict.fromkeys((self.blob_sha256, *self.request.companions.values())))
+
 
 class LiveJob:
     """The events of one measurement, from its admission to its result, for all its listeners.

@@ -31,7 +31,7 @@ from latfarm_agent.worker.measure_energy import run_for_energy
 from latfarm_agent.worker.surroundings import Surroundings
 
 ONNX = "onnx"
-"""The model format whose files are checked for references to other files."""
+"""The model format whose files are checked for references to files that were not uploaded."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class _RequestServer:
             raise RuntimeFailure("RUNTIME_MISSING", f"{self._config.runtime} did not load")
         settings = rules.TimingSettings.from_json(request["settings"])
         if request["model_format"] == ONNX:
-            check_self_contained(Path(request["model_path"]))
+            check_self_contained(Path(request["model_path"]), request["companions"])
         watch = LoopWatch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
         self._reset_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -274,6 +274,7 @@ def _job(request: Message, session: int) -> Job:
         request_id=request["request_id"],
         session=session,
         sequence=request["sequence"],
+        companions=tuple(request["companions"]),
     )
 
 

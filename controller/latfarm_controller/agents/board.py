@@ -12,6 +12,9 @@ DISK_FULL = "DISK_FULL"
 ROOM = "disk_room_bytes"
 """Name of the condition that tells how large a model the board has room for."""
 
+COMPANIONS = "model_companions"
+"""Name of the condition that tells how many files the board takes beside a model."""
+
 
 @dataclass(frozen=True)
 class PlatformInfo:
@@ -84,6 +87,12 @@ class BoardInfo:
         """How large a model the board has room for; None if its agent does not tell."""
         told = self.conditions.get(ROOM, "")
         return int(told) if told.isdecimal() else None
+
+    @property
+    def most_companions(self) -> int:
+        """How many files the board takes beside a model; older agents take none."""
+        told = self.conditions.get(COMPANIONS, "")
+        return int(told) if told.isdecimal() else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""

@@ -70,6 +70,18 @@ def name(value: str, what: str, *, empty: bool = False, longest: int = NAME_LETT
     return value
 
 
+def platform_name(value: str) -> str:
+    """Return the name of a platform, which also becomes the name of a folder for its bundles.
+
+    Raises:
+        BadAnswerError: as `name`; or the name leads to another folder, or to a hidden one.
+    """
+    what = "name of a platform"
+    if "/" in value or "\\" in value or value.startswith("."):
+        raise BadAnswerError(f"the board gave a {what} that is a path: {value[:NAME_LETTERS]!a}")
+    return name(value, what)
+
+
 def text(value: str, most_bytes: int = TEXT_BYTES) -> str:
     """A text for people in one printable line, cut to `most_bytes` with a mark at its end.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -181,6 +181,7 @@ class AgentClient:
         request: wire.Request,
         sha256: str,
         on_stage: Callable[[MeasuringStage], None] | None = None,
+        companions: Mapping[str, str] | None = None,
     ) -> Measurement:
         """Ask the board how long a model takes.
 
@@ -192,8 +193,9 @@ class AgentClient:
             request: what to measure; if its `profile` is set, the runtime's profiler is used.
             sha256: the hash of the model, which must have been uploaded.
             on_stage: called for each stage that the measurement enters.
+            companions: the hash of each file beside the model, by name; uploaded as well.
         """
-        message = wire.request_as_pb(request, self._held().token, sha256)
+        message = wire.request_as_pb(request, self._held().token, sha256, companions)
         method = "Profile" if request.profile else "Measure"
         deadline_s = time.monotonic() + budget_ms(request.settings) / 1e3
         fruitless = 0

@@ -6,6 +6,7 @@ of a value without a check (`bounds.py`); `results.py` does the same for results
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -89,7 +90,7 @@ def platform_from_pb(message: pb.Platform) -> PlatformInfo:
         BadAnswerError: a field is out of its bounds.
     """
     return PlatformInfo(
-        bounds.name(message.name, "name of a platform"),
+        bounds.platform_name(message.name),
         bounds.name(message.model_format, "model format", empty=True),
         bounds.name(message.dtype, "element type", empty=True),
         bounds.texts(message.settings, "settings of a platform"),
@@ -154,13 +155,16 @@ def stage_from_pb(message: pb.Stage) -> MeasuringStage:
     )
 
 
-def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureRequest:
+def request_as_pb(
+    request: Request, token: int, sha256: str, companions: Mapping[str, str] | None = None
+) -> pb.MeasureRequest:
     """The message that asks a board to measure.
 
     Args:
         request: what to measure, and how.
         token: of the lease under which the board is asked.
         sha256: the hash of the model, which the board has already.
+        companions: the hash of each file beside the model, by name; the board has them too.
 
     Raises:
         UsageError: the message cannot express the settings.
@@ -171,4 +175,5 @@ def request_as_pb(request: Request, token: int, sha256: str) -> pb.MeasureReques
         platform=request.platform,
         blob_sha256=sha256,
         settings=settings_as_pb(request.settings),
+        companions=companions,
     )

@@ -9,6 +9,7 @@ from typing import Any, cast
 from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
 
 FORMATS: Mapping[str, tuple[str, ...]] = {
@@ -79,3 +80,31 @@ def build(
     module, function = _BUILDERS[model_format]
     builder = cast(_Builder, getattr(import_module(f"{__name__}.{module}"), function))
     return builder(graph, dtype, weights)
+
+
+def build_files(
+    graph: Graph,
+    model_format: str,
+    dtype: str,
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    *,
+    most_bytes: int | None = None,
+) -> ModelFiles:
+    """Build all files of a model: as `build`, but an ONNX model may be larger than 2 GB.
+
+    Args:
+        graph: as for `build`.
+        model_format: as for `build`.
+        dtype: as for `build`.
+        weights: as for `build`.
+        most_bytes: more weights than this are written into files of their own, beside the model;
+            None: 2 GB, the limit of one ONNX file.
+
+    Raises:
+        BuildError: as `build`.
+    """
+    if model_format != "onnx" or dtype not in FORMATS["onnx"]:
+        return ModelFiles(build(graph, model_format, dtype, weights))
+    onnx = import_module(f"{__name__}.onnx.build")
+    limit = {} if most_bytes is None else {"most_bytes": most_bytes}
+    return cast(ModelFiles, onnx.build_onnx_files(graph, dtype, weights, **limit))

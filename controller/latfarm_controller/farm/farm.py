@@ -363,6 +363,7 @@ class Farm:
             built.sha256,
             built.handle,
             dispatch.priority,
+            built.companions,
         )
 
     def _forget_closed(self, request_ids: Sequence[str]) -> None:

@@ -94,7 +94,14 @@ def digest(path: Path) -> str:
 
 
 def next_path(bundles_dir: Path, platform: str) -> Path:
-    """The path of a platform's next bundle; bundles are numbered 0001, 0002, ..."""
+    """The path of a platform's next bundle; bundles are numbered 0001, 0002, ...
+
+    Raises:
+        UsageError: the platform's name leads to another folder, or to a hidden one.
+    """
+    path_like = not platform or platform.startswith(".") or "/" in platform or "\\" in platform
+    if path_like or not platform.isprintable():
+        raise UsageError(f"{platform!r} is not a valid name of a platform: it is a path")
     folder = bundles_dir / platform
     numbers = [int(p.stem) for p in folder.glob(f"*{SUFFIX}") if p.stem.isdecimal()]
     return folder / f"{max(numbers, default=0) + 1:04d}{SUFFIX}"

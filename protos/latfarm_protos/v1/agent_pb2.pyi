@@ -190,18 +190,27 @@ class Settings(_message.Message):
     def __init__(self, tier: _Optional[str] = ..., sessions: _Optional[int] = ..., warmup_runs: _Optional[int] = ..., warmup_ms: _Optional[float] = ..., min_runs: _Optional[int] = ..., max_runs: _Optional[int] = ..., max_ms: _Optional[float] = ..., cold_runs: _Optional[int] = ..., compile_timeout_ms: _Optional[float] = ..., run_timeout_ms: _Optional[float] = ..., precision: _Optional[float] = ..., energy_ms: _Optional[float] = ...) -> None: ...
 
 class MeasureRequest(_message.Message):
-    __slots__ = ("request_id", "token", "platform", "blob_sha256", "settings")
+    __slots__ = ("request_id", "token", "platform", "blob_sha256", "settings", "companions")
+    class CompanionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    COMPANIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     token: int
     platform: str
     blob_sha256: str
     settings: Settings
-    def __init__(self, request_id: _Optional[str] = ..., token: _Optional[int] = ..., platform: _Optional[str] = ..., blob_sha256: _Optional[str] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ...) -> None: ...
+    companions: _containers.ScalarMap[str, str]
+    def __init__(self, request_id: _Optional[str] = ..., token: _Optional[int] = ..., platform: _Optional[str] = ..., blob_sha256: _Optional[str] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., companions: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class MeasureEvent(_message.Message):
     __slots__ = ("stage", "result")

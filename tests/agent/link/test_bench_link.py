@@ -35,6 +35,7 @@ class OneBench:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.sizes: dict[str, int] = {}
         self.closed = False
         self.waits = False
         self.began = threading.Event()
@@ -55,6 +56,8 @@ class OneBench:
         cancelled: Callable[[], bool],
     ) -> BenchResult:
         self.names.append(model_path.name)
+        beside = model_path.parent.iterdir()
+        self.sizes = {path.name: path.stat().st_size for path in beside}
         assert stat.S_IMODE(model_path.parent.stat().st_mode) == 0o700
         for index in range(3):
             on_stage(BenchStage(name="timing", session=index))
@@ -94,8 +97,8 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def remote(path: Path) -> RemoteBench:
-    return RemoteBench(path, start_timeout_ms=50.0, return_timeout_ms=50.0)
+def remote(path: Path, timeout_ms: float = 60_000.0) -> RemoteBench:
+    return RemoteBench(path, start_timeout_ms=timeout_ms, return_timeout_ms=timeout_ms)
 
 
 def measure(
@@ -121,6 +124,45 @@ def test_asks_the_other_process(served: Path, bench: OneBench, model: Path) -> N
     assert bench.names == ["abcdef"]
 
 
+def test_companions_come_with_the_model(served: Path, bench: OneBench, model: Path) -> None:
+    data = {"a" * 64: b"weights", "b" * 64: b"more of them"}
+    for name, content in data.items():
+        (model.parent / name).write_bytes(content)
+    companions = {"weights": "a" * 64, "more": "b" * 64, "same": "a" * 64}
+    request = BenchRequest(request_id="r1", platform="toy", companions=companions)
+    result = remote(served).measure(
+        request, model, profile=False, on_stage=lambda _: None, cancelled=lambda: False
+    )
+    assert result.outcome == "ok"
+    assert bench.sizes == {model.name: len(MODEL), "a" * 64: 7, "b" * 64: 12}
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "c" * 64])
+def test_companions_that_are_not_here_are_told(served: Path, model: Path, name: str) -> None:
+    request = BenchRequest(request_id="r1", platform="toy", companions={"weights": name})
+    result = remote(served).measure(
+        request, model, profile=False, on_stage=lambda _: None, cancelled=lambda: False
+    )
+    assert result.outcome == "infrastructure_error"
+    assert result.error_code in ("BLOB_MISSING", "WORKER_FAILED")
+
+
+@pytest.mark.parametrize("files", [1, 3, 66])
+def test_another_number_of_files_than_the_model_has_is_refused(
+    served: Path, bench: OneBench, model: Path, files: int
+) -> None:
+    request = wire.packed_request(BenchRequest(request_id="r1", companions={"w": "a" * 64}))
+    question = {"ask": "measure", "request": request, "name": "m", "profile": False}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(served))
+        link = Link(connection)
+        with model.open("rb") as file, suppress(LinkError):
+            link.send(question, [file.fileno()] * files)
+            assert link.receive() is None
+    assert bench.names == []
+    assert remote(served).describe()[0].name == "one"
+
+
 def test_only_its_group_may_ask(served: Path) -> None:
     assert stat.S_IMODE(served.stat().st_mode) == 0o660
 
@@ -140,14 +182,14 @@ def test_an_agent_that_dies_cancels(served: Path, bench: OneBench, model: Path) 
         connection.connect(str(served))
         request = wire.packed_request(BenchRequest(request_id="r1"))
         Link(connection).send(
-            {"ask": "measure", "request": request, "name": "m", "profile": False}, file.fileno()
+            {"ask": "measure", "request": request, "name": "m", "profile": False}, [file.fileno()]
         )
         assert bench.began.wait(60.0)
     assert bench.ended.wait(60.0)
 
 
 def test_nobody_there(tmp_path: Path, model: Path) -> None:
-    asking = remote(tmp_path / "none.sock")
+    asking = remote(tmp_path / "none.sock", timeout_ms=50.0)
     with pytest.raises(StateError, match="nothing measures"):
         asking.describe()
     result = measure(asking, model)
@@ -170,7 +212,7 @@ def test_tells_what_it_last_knew_while_it_is_away(tmp_path: Path, bench: OneBenc
     path = tmp_path / "b.sock"
     with closing(BenchServer(bench, path, tmp_path)) as server:
         server.start()
-        asking = remote(path)
+        asking = RemoteBench(path, start_timeout_ms=60_000.0, return_timeout_ms=50.0)
         known = asking.describe()
     assert asking.describe() == known
 
@@ -219,7 +261,7 @@ def test_bad_questions_get_nowhere(
         link = Link(connection)
         # The other side may close the connection before everything is sent.
         with model.open("rb") as file, suppress(LinkError):
-            link.send(question, file.fileno() if len(question) > 1 else None)
+            link.send(question, [file.fileno()] if len(question) > 1 else [])
             assert link.receive() is None
     assert bench.names == []
     assert remote(served).describe()[0].name == "one"
@@ -232,7 +274,7 @@ def test_a_model_that_is_no_regular_file_is_refused(served: Path, bench: OneBenc
             connection.connect(str(served))
             link = Link(connection)
             question = {"ask": "measure", "request": "", "name": "m", "profile": False}
-            link.send(question, read)
+            link.send(question, [read])
             answer = link.receive()
     finally:
         os.close(read)

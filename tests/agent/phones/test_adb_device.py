@@ -72,7 +72,8 @@ def test_a_phone_that_is_not_there(
 
 
 @pytest.mark.parametrize("state", ["absent", "offline"])
-def test_reconnects(phone: FakePhone, device: AdbDevice, state: str) -> None:
+def test_reconnects(phone: FakePhone, state: str) -> None:
+    device = AdbDevice(SERIAL, reconnect_s=60.0)
     phone.state(state)
     phone.switch("comes back")
     device.ready()

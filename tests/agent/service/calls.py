@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Callable
 
 import grpc
 import pytest
@@ -25,6 +26,14 @@ class Failure:
         self.details = error.details()
         trailing = {key: value for key, value in error.trailing_metadata() or ()}
         self.code = trailing.get(ERROR_KEY)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; False if it does not in time."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return condition()
 
 
 def fails(call: Any, *args: Any, **named: Any) -> Failure:

@@ -239,16 +239,25 @@ def test_a_client_that_says_nothing_is_dropped_and_keeps_nobody_out(
 ) -> None:
     board, ours = ca.issue("board", "agent"), ca.issue("client")
     crowd = CrowdLimits(per_address=3)
-    gate = Gate(board.files, ("controller",), limits=GateLimits(crowd, handshake_s=0.05))
+    gate = Gate(board.files, ("controller",), limits=GateLimits(crowd, handshake_s=0.5))
     port = gate.listen("127.0.0.1", 0)
     gate.start()
+
+    def shakes_hands() -> bool:
+        # On a busy host, an honest handshake may take too long as well; the next one gets in.
+        try:
+            handshake(port, ours).close()
+        except OSError:
+            return False
+        return True
+
     try:
         silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(3)]
         assert [plain.recv(1) for plain in silent] == [b""] * 3
         assert log("its handshake took too long [timeout]")
         assert until(lambda: gate.count == 0)
         # No server runs behind this gate, but the handshake itself is complete.
-        handshake(port, ours).close()
+        assert until(shakes_hands)
         for plain in silent:
             plain.close()
     finally:

@@ -39,6 +39,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     spool: dict[str, pb.Result] = field(default_factory=dict)
     runs: int = 0
     asked: list[str] = field(default_factory=list)
+    companions: dict[str, str] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
     largest_chunk: int = 0
     upload_faults: list[int] = field(default_factory=list)
@@ -135,6 +136,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
         self, method: str, request: pb.MeasureRequest, context: Any
     ) -> AsyncIterator[pb.MeasureEvent]:
         self.asked.append(method)
+        self.companions = dict(request.companions)
         await self._check(request.token, context)
         await self._refuse(context)
         fault = self.measure_faults.pop(0) if self.measure_faults else ""

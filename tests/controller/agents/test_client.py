@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+from random import Random
 
 import grpc
 import pytest
@@ -160,7 +160,7 @@ def test_refusals_have_types(code: grpc.StatusCode, name: str, expected: type[Ag
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1 << 20, (2 << 20) + 1])
 def test_upload_in_chunks_once(size_bytes: int) -> None:
-    data = os.urandom(size_bytes)
+    data = Random(size_bytes).randbytes(size_bytes)
 
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)
@@ -175,7 +175,7 @@ def test_upload_in_chunks_once(size_bytes: int) -> None:
 
 def test_a_cut_upload_resumes_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "CHUNK_BYTES", 1000)
-    data = os.urandom(10_500)
+    data = Random(0).randbytes(10_500)
 
     async def test(agent: FakeAgent, client: AgentClient) -> None:
         await client.acquire(1000)

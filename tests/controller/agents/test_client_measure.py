@@ -33,6 +33,16 @@ from tests.controller.agents.fake_agent import (
     run,
     serving,
 )
+from tests.ports import free_port
+
+
+def test_the_files_beside_a_model_are_named() -> None:
+    async def test(agent: FakeAgent, client: AgentClient) -> None:
+        await client.acquire(60_000)
+        await client.measure(BoardRequest.of(REQUEST), "ab", companions={"weights": "cd"})
+        assert agent.companions == {"weights": "cd"}
+
+    run(test)
 
 
 def test_measure_with_stages() -> None:
@@ -166,7 +176,9 @@ def test_a_board_that_restarts_with_its_spool_but_not_its_lease() -> None:
         agent = FakeAgent(measure_faults=["hang"])
         server = grpc.aio.server()
         agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server)
-        port = server.add_insecure_port("127.0.0.1:0")
+        # A port that no connection of another process can take before it is bound again.
+        port = free_port()
+        assert server.add_insecure_port(f"127.0.0.1:{port}") == port
         await server.start()
         async with AgentClient(f"127.0.0.1:{port}", "me", patience=QUICK) as client:
             await client.acquire(1000)

@@ -19,7 +19,7 @@ from concurrent import futures
 from pathlib import Path
 from grpc_health.v1 import health, health_pb2_grpc
 port_file, child_file = Path(sys.argv[1]), Path(sys.argv[1] + ".child")
-child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 child_file.write_text(str(child.pid))
 server = grpc.server(futures.ThreadPoolExecutor(2))
 health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)

@@ -25,6 +25,8 @@ from latfarm_protos.trust.gate import Gate
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
+from tests.ports import free_port
+
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 PATIENCE = Patience(call_ms=10_000)
 IMPATIENT = Patience(call_ms=500)
@@ -159,7 +161,7 @@ def test_a_board_that_is_not_to_be_trusted_is_refused_and_the_log_says_why(
     assert told in caplog.text
 
 
-async def broken_off(met: asyncio.Event, times: int) -> asyncio.Server:
+async def broken_off(met: asyncio.Event, times: int, port: int = 0) -> asyncio.Server:
     """Somebody who resets each connection in its handshake, as an agent that is killed does."""
     left = times
 
@@ -173,7 +175,7 @@ async def broken_off(met: asyncio.Event, times: int) -> asyncio.Server:
         if left == 0:
             met.set()
 
-    return await asyncio.start_server(die, "127.0.0.1", 0)
+    return await asyncio.start_server(die, "127.0.0.1", port)
 
 
 def test_a_board_that_dies_in_the_handshake_is_met_again(farm: Path) -> None:
@@ -181,8 +183,9 @@ def test_a_board_that_dies_in_the_handshake_is_met_again(farm: Path) -> None:
 
     async def play() -> str:
         met = asyncio.Event()
-        dying = await broken_off(met, times=3)
-        port = dying.sockets[0].getsockname()[1]
+        # A port that no connection of another process can take before it is bound again.
+        port = free_port()
+        dying = await broken_off(met, times=3, port=port)
         async with AgentClient(f"127.0.0.1:{port}", "me", ours, patience=PATIENCE) as client:
             told = asyncio.create_task(client.describe())
             await asyncio.wait(
@@ -246,7 +249,8 @@ def test_new_certificates_of_either_side_are_taken_up_without_a_restart(
     ours = issue(mine, "controller", "controller")
 
     async def play() -> None:
-        async with serving(issue(mine, "board-7")) as port:
+        port = free_port()
+        async with serving(issue(mine, "board-7"), port):
             client = AgentClient(f"127.0.0.1:{port}", "me", ours, patience=PATIENCE)
             assert (await client.describe()).name == "proven"
         issue(mine, "controller", "controller")

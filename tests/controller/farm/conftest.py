@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.agents.board import ROOM, BoardInfo, Lease, PlatformInfo, RuntimeInfo
+from latfarm_controller.agents.board import (
+    COMPANIONS,
+    ROOM,
+    BoardInfo,
+    Lease,
+    PlatformInfo,
+    RuntimeInfo,
+)
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.errors import (
     AgentError,
@@ -81,11 +89,13 @@ class FakeBoard:
     measured: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     blobs: set[str] = field(default_factory=set)
+    beside: dict[str, str] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     asked: int = 0
     busy: bool = False
     refuse_uploads: int = 0
     room_bytes: int | None = None
+    most_companions: int | None = None
     described: int = 0
     uploads: int = 0
     token: int = 0
@@ -116,12 +126,12 @@ class FakeClient:
         )
         runtime = RuntimeInfo("fake", True, "1", platforms=offers)
         self.board.described += 1
-        room_bytes = self.board.room_bytes
+        told = {ROOM: self.board.room_bytes, COMPANIONS: self.board.most_companions}
         return BoardInfo(
             self.board.claims or self.board.board_id,
             self.board.board_id,
             self.board.boot_id,
-            conditions={} if room_bytes is None else {ROOM: str(room_bytes)},
+            conditions={name: str(value) for name, value in told.items() if value is not None},
             runtimes=(runtime,),
         )
 
@@ -153,9 +163,12 @@ class FakeClient:
         self.board.blobs.add(sha256)
         return len(data)
 
-    async def measure(self, request: BoardRequest, sha256: str) -> Measurement:
+    async def measure(
+        self, request: BoardRequest, sha256: str, *, companions: Mapping[str, str]
+    ) -> Measurement:
         self._check(lease=True)
-        assert sha256 in self.board.blobs
+        assert {sha256, *companions.values()} <= self.board.blobs
+        self.board.beside.update(companions)
         self.board.asked += 1
         assert self.board.asked <= 2, "more than one request waits behind another"
         try:
@@ -218,8 +231,9 @@ class LabBackend(InlineBackend):
 
 @dataclass
 class Lab:
-    """Fake boards, and requests to ask them."""
+    """Fake boards, and requests to ask them. `beside`: the companions of each model."""
 
+    beside: dict[str, bytes] = field(default_factory=dict)
     boards: list[FakeBoard] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
     shards: list[MortalShard] = field(default_factory=list)
@@ -237,11 +251,12 @@ class Lab:
     def request(self, number: int, platform: str = "p", repeat: int = 0) -> MeasurementRequest:
         return MeasurementRequest(self.graph(number), platform, "kernel", repeat=repeat)
 
-    def build(self, graph: Graph, model_format: str, dtype: str) -> bytes:
+    def build(self, graph: Graph, model_format: str, dtype: str) -> bytes | ModelFiles:
         # In a thread: while it lasts, no quiet board may be timing.
         assert not any(b.busy and b.real_time and b.boot_id == BOOT_ID for b in self.boards)
         self.built.append(hash_of(graph))
-        return f"{hash_of(graph)} {model_format} {dtype}".encode()
+        data = f"{hash_of(graph)} {model_format} {dtype}".encode()
+        return ModelFiles(data, self.beside) if self.beside else data
 
     def connect(self, entry: BoardEntry, holder: str) -> BoardClient:
         return FakeClient(next(board for board in self.boards if board.board_id == entry.name))

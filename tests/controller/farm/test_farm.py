@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import AgentLostError, BuildError, FarmError, LeaseError
 from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
@@ -147,11 +148,10 @@ def test_a_model_that_cannot_be_built_is_a_model_error(lab: Lab) -> None:
     bad = lab.request(3)
     build = lab.build
 
-    def refuse(graph: Any, model_format: str, dtype: str) -> bytes:
+    def refuse(graph: Any, model_format: str, dtype: str) -> bytes | ModelFiles:
         if hash_of(graph) == hash_of(bad.graph):
             raise BuildError("node c0 (Conv) has no int4 form")
-        data: bytes = build(graph, model_format, dtype)
-        return data
+        return build(graph, model_format, dtype)
 
     lab.build = refuse  # type: ignore[method-assign]
 

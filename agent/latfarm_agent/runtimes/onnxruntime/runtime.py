@@ -261,7 +261,8 @@ class OnnxRuntime:
 
 
 def _may_save(job: Job) -> bool:
-    size_bytes = job.model_path.stat().st_size
+    files = (job.model_path, *(job.model_path.parent / name for name in job.companions))
+    size_bytes = sum(file.stat().st_size for file in files)
     spare_bytes = shutil.disk_usage(job.scratch_dir).free
     return size_bytes <= _OPTIMISED_LIMIT_BYTES and _SPARE_DISK * size_bytes <= spare_bytes
 

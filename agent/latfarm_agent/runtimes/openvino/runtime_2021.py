@@ -210,7 +210,7 @@ class OpenVino2021Runtime:
         config.update(self._config.get(_kind(device), {}))
         try:
             _check_opset(read_opset(job.model_path), short)
-            network = core.read_network(str(_named(job)))
+            network = core.read_network(str(named(job)))
             if device != "CPU":
                 _narrow_inputs(network)
         except Exception as error:
@@ -306,13 +306,21 @@ def _check_opset(opset: int, short: str) -> None:
         )
 
 
-def _named(job: Job) -> Path:
-    """Link the model under a name that ends in ".onnx", by which the engine chooses its reader."""
-    link = job.scratch_dir / "model.onnx"
-    if link.is_symlink():
-        link.unlink()
-    link.symlink_to(job.model_path.absolute())
-    return link
+def named(job: Job) -> Path:
+    """Link the model under a name that ends in ".onnx", by which the engine chooses its reader.
+
+    The engine looks for other files of the model beside the link, so these are linked as well.
+    """
+    folder = job.scratch_dir / "named"
+    folder.mkdir(exist_ok=True)
+    # No companion has a name that begins like this one, so that none takes the model's place.
+    named = {"_model.onnx": job.model_path.name, **{name: name for name in job.companions}}
+    for name, source in named.items():
+        link = folder / name
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(job.model_path.absolute().parent / source)
+    return folder / "_model.onnx"
 
 
 def _narrow_inputs(network: Any) -> None:

@@ -179,7 +179,15 @@ class TensorRtRuntime:
         )
 
     def _engine(self, job: Job) -> BuiltEngine:
-        """Return the engine of a request's model, and build it if needed."""
+        """Return the engine of a request's model, and build it if needed.
+
+        Raises:
+            RuntimeFailure: MODEL_UNSUPPORTED, the model consists of several files; or as `build`.
+        """
+        if job.companions:
+            raise RuntimeFailure(
+                "MODEL_UNSUPPORTED", "TensorRT is given models of one file, up to 2 GiB, alone"
+            )
         trt, cuda = self._open()
         plan = _plan(self._options, job)
         key = (job.request_id, job.sequence, str(job.model_path), _stamp(job.model_path), plan)

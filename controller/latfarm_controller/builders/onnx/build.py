@@ -8,8 +8,10 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 from numpy.typing import NDArray
 
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.builders.noise import Weights
-from latfarm_controller.builders.onnx.file import OnnxDraft, serialise
+from latfarm_controller.builders.onnx.external import serialise_files
+from latfarm_controller.builders.onnx.file import MOST_BYTES, OnnxDraft, serialise
 from latfarm_controller.errors import BuildError
 
 
@@ -33,6 +35,34 @@ def build_onnx(
             its op), the model is larger than 2 GB, or a given weight does not fit (the message
             names it).
     """
+    return serialise(_draft(graph, dtype, weights, ranges))
+
+
+def build_onnx_files(
+    graph: Graph,
+    dtype: str = "fp32",
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    most_bytes: int = MOST_BYTES,
+) -> ModelFiles:
+    """Build an ONNX model as `build_onnx`; weights of more than `most_bytes` get their own files.
+
+    Raises:
+        BuildError: as `build_onnx`, but not for large weights.
+    """
+    return serialise_files(_draft(graph, dtype, weights, None), most_bytes)
+
+
+def _draft(
+    graph: Graph,
+    dtype: str,
+    weights: Mapping[str, NDArray[Any]] | None,
+    ranges: Mapping[str, tuple[float, float]] | None,
+) -> OnnxDraft:
+    """Return the model of a graph, in a data type, before it is written.
+
+    Raises:
+        BuildError: as `build_onnx`.
+    """
     draft = OnnxDraft(
         graph.name,
         Weights(graph, weights),
@@ -51,4 +81,4 @@ def build_onnx(
         draft = quantised(graph, draft, ranges or {})
     elif dtype != "fp32":
         raise BuildError(f"onnx is built as fp32, fp16 or int8, not {dtype!r}")
-    return serialise(draft)
+    return draft

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 from latfarm_predictors.graph.graph import AttrValue, Node, TensorType
@@ -37,7 +37,16 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "bool": TensorProto.BOOL,
 }
 """ONNX's number for each element type."""
-_MAX_BYTES = 2**31 - 2**20  # protobuf's limit of 2 GiB, minus 1 MiB for the nodes
+MOST_BYTES = 2**31 - 2**20
+"""Most bytes of constants in one file: protobuf's limit of 2 GiB, minus 1 MiB for the nodes."""
+
+
+class DataPlace(NamedTuple):
+    """Where a constant lies that is not in the model: a file beside it, and a place in the file."""
+
+    file: str
+    offset: int
+    size_bytes: int
 
 
 @dataclass
@@ -81,6 +90,14 @@ class OnnxDraft:
         self._names.add(name)
         return name
 
+    def write(self, constant: str, out: memoryview) -> None:
+        """Write the bytes of a constant into `out`."""
+        data = self.constants[constant]
+        if data is None:
+            self.weights.write(constant, out)
+        else:
+            out[:] = data.tobytes()
+
     @cached_property
     def _names(self) -> set[str]:
         made = (tensor for node in self.nodes for tensor in node.outputs)
@@ -104,16 +121,21 @@ def opset_of(nodes: list[Node]) -> int:
     return max((_opset(node) for node in nodes), default=OPSET)
 
 
-def serialise(draft: OnnxDraft) -> bytes:
+def serialise(draft: OnnxDraft, outside: Mapping[str, DataPlace] | None = None) -> bytes:
     """Return the bytes of the model.
+
+    Args:
+        draft: the model.
+        outside: where those constants lie whose bytes are not in the model.
 
     Raises:
         BuildError: IR version 8 cannot express an op or attribute (the message names the node and
             its op), or the model is larger than 2 GB.
     """
-    kinds = {tensor: draft.type_of(tensor) for tensor in draft.constants}
+    places = outside or {}
+    kinds = {tensor: draft.type_of(tensor) for tensor in draft.constants if tensor not in places}
     size_bytes = sum(kind.size_bytes for kind in kinds.values())
-    if size_bytes > _MAX_BYTES:
+    if size_bytes > MOST_BYTES:
         raise BuildError(f"{draft.name}: {size_bytes} bytes of weights exceed ONNX's 2 GB")
     opset = opset_of(draft.nodes)
     model = ModelProto(ir_version=IR_VERSION, producer_name="latfarm")
@@ -125,6 +147,8 @@ def serialise(draft: OnnxDraft) -> bytes:
         _describe(proto.output.add(), tensor, kind)
     for node in draft.nodes:
         _add_node(proto.node.add(), node, opset)
+    for tensor, place in places.items():
+        _refer(proto.initializer.add(), tensor, draft.type_of(tensor), place)
     return _assemble(draft, kinds, model.SerializeToString(), proto.SerializeToString())
 
 
@@ -135,8 +159,8 @@ def _assemble(
 
     With protobuf objects, half a gigabyte of weights would be copied four times, and touching that
     much new memory takes seconds. `model` is the model message without its graph, and `nodes` is
-    the graph message without initializers. The missing fields can be appended as bytes, because a
-    serialised message is the concatenation of its fields.
+    the graph message without the initializers of `kinds`. The missing fields can be appended as
+    bytes, because a serialised message is the concatenation of its fields.
     """
     heads: list[bytes] = []
     for tensor, kind in kinds.items():
@@ -157,11 +181,7 @@ def _assemble(
             out[at : at + len(head)] = head
             at += len(head)
             with out[at : at + kind.size_bytes] as part:
-                data = draft.constants[tensor]
-                if data is None:
-                    draft.weights.write(tensor, part)
-                else:
-                    part[:] = data.tobytes()
+                draft.write(tensor, part)
             at += kind.size_bytes
     return file.getvalue()
 
@@ -178,6 +198,20 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def _refer(made: Any, name: str, kind: TensorType, place: DataPlace) -> None:
+    """Fill in a tensor whose bytes lie in another file."""
+    made.name = name
+    made.data_type = ELEMENT_TYPES[kind.dtype]
+    made.dims.extend(kind.shape)
+    made.data_location = TensorProto.EXTERNAL
+    for key, value in (
+        ("location", place.file),
+        ("offset", str(place.offset)),
+        ("length", str(place.size_bytes)),
+    ):
+        made.external_data.add(key=key, value=value)
 
 
 def _describe(info: Any, name: str, kind: TensorType) -> None:

@@ -21,6 +21,7 @@ from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.agents.board import DISK_FULL, BoardInfo
 from latfarm_controller.agents.registry import BoardEntry, second_holder
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
@@ -69,7 +70,7 @@ class BoardWorker:
         entry: the board's entry in the inventory.
         settings: how to treat the board.
         connect: makes the client of the board.
-        fetch: gets the bytes of a model.
+        fetch: gets the files of a model.
         emit: called with each event of the board.
         holder_of: tells which board is connected with an id; empty if none is.
     """
@@ -93,6 +94,7 @@ class BoardWorker:
         self._client: BoardClient | None = None
         self._served = False
         self._quiet = False
+        self._most_companions = 0  # how many files beside a model the board takes
         self._queue: list[QueuedOrder] = []
         self._numbers = itertools.count()
         self._running: list[RunningRequest] = []  # at the agent, in its order: the first one runs
@@ -193,6 +195,7 @@ class BoardWorker:
                 raise IdentityError(second_holder(self.entry.name, info.board_id, holder))
             self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
+            self._most_companions = info.most_companions
             self._quiet = shares_host and any(p.real_time for p in info.platforms)
             self._emit(BoardConnected(self.entry.name, info, self._quiet))
             await self._work(client)
@@ -254,10 +257,10 @@ class BoardWorker:
             item = await self._changed.until(self._next_upload)
             assert item is not None
             try:
-                data = await self._fetch(item.order.handle)
-                item.size_bytes = len(data)
-                await client.upload(item.order.sha256, data)
-                del data
+                files = ModelFiles.of(await self._fetch(item.order.handle))
+                item.size_bytes = files.size_bytes
+                await self._send(client, item.order, files)
+                del files
             except (AgentLostError, LeaseError):
                 raise
             except Exception as error:
@@ -271,6 +274,22 @@ class BoardWorker:
                     self._emit(ResultReceived(self.board_id, failure))
             item.uploaded = True
             self._changed.notify()
+
+    async def _send(self, client: BoardClient, order: Order, files: ModelFiles) -> None:
+        """Upload the files of a model.
+
+        Raises:
+            AgentError: the board takes no such model.
+        """
+        if len(order.companions) > self._most_companions:
+            raise AgentError(
+                f"board {self.entry.name} takes {self._most_companions} files beside a model, and "
+                f"this model, of {files.size_bytes} bytes, has {len(order.companions)}; install a "
+                "newer agent on the board if it takes none"
+            )
+        await client.upload(order.sha256, files.model)
+        for name, sha256 in order.companions.items():
+            await client.upload(sha256, files.companions[name])
 
     def _next_upload(self) -> QueuedOrder | None:
         if self._aborting or (self._quiet and self._running):
@@ -345,7 +364,8 @@ class BoardWorker:
 
     async def _ask(self, client: BoardClient, item: QueuedOrder) -> Measurement:
         try:
-            return await client.measure(item.order.request, item.order.sha256)
+            order = item.order
+            return await client.measure(order.request, order.sha256, companions=order.companions)
         except (AgentLostError, LeaseError, IdentityError):
             raise
         except Exception as error:

@@ -6,8 +6,8 @@ dataclasses here are pickled when they go from one process to another.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from latfarm_predictors.graph.graph import Graph
@@ -17,6 +17,7 @@ from latfarm_predictors.measurement import Measurement, Settings
 
 from latfarm_controller.agents.board import BoardInfo, Lease
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
@@ -68,14 +69,16 @@ class BoardRequest:
 class BuiltModel:
     """A model that was built.
 
-    `handle` is either the bytes of the model or leads to them; a shard calls its `Fetch` function
-    with the handle when it needs the bytes.
+    `handle` is either the model or leads to it; a shard calls its `Fetch` function with the handle
+    when it needs the model. `sha256` is the hash of the model file, and `companions` has the hash
+    of each file beside it, by name. `size_bytes` counts all of them.
     """
 
     model: ModelSpec
     sha256: str
     size_bytes: int
     handle: Any
+    companions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class NotBuilt:
 class Order:
     """A request for the queue of one board, with its model.
 
-    `sha256` is the hash of the model's bytes; of waiting orders the highest `priority` goes first.
+    `sha256`, `handle` and `companions` are those of the `BuiltModel`; of waiting orders the highest
+    `priority` goes first.
     """
 
     board_id: str
@@ -102,6 +106,7 @@ class Order:
     sha256: str
     handle: Any
     priority: int
+    companions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +171,13 @@ class BoardClient(Protocol):
         ...
 
     async def upload(self, sha256: str, data: bytes) -> int:
-        """Send a model to the board unless the board has it; returns the bytes sent."""
+        """Send a file of a model to the board unless the board has it; returns the bytes sent."""
         ...
 
-    async def measure(self, request: BoardRequest, sha256: str) -> Measurement:
-        """Have a model measured that was uploaded; waits for the result."""
+    async def measure(
+        self, request: BoardRequest, sha256: str, *, companions: Mapping[str, str]
+    ) -> Measurement:
+        """Have a model measured that was uploaded with its companions; waits for the result."""
         ...
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
@@ -185,8 +192,8 @@ class BoardClient(Protocol):
 Connect = Callable[[BoardEntry, str], BoardClient]
 """Makes the client of a board, for the holder of that name. It is pickled, so by its name."""
 
-Fetch = Callable[[Any], Awaitable[bytes]]
-"""Returns the bytes of a model, given the `handle` of a `BuiltModel`."""
+Fetch = Callable[[Any], Awaitable[bytes | ModelFiles]]
+"""Returns a model, given the `handle` of a `BuiltModel`: a model of one file may be its bytes."""
 
 
 @dataclass(frozen=True, slots=True)

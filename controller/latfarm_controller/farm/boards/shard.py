@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.farm.boards.board_worker import BoardWorker
 from latfarm_controller.farm.boards.interfaces import (
     BoardClient,
@@ -28,17 +29,17 @@ def connect(entry: BoardEntry, holder: str) -> BoardClient:
     )
 
 
-async def fetch_bytes(handle: Any) -> bytes:
-    """The bytes of a model.
+async def fetch_model(handle: Any) -> bytes | ModelFiles:
+    """The files of a model.
 
     Args:
-        handle: of a `BuiltModel`: the bytes themselves, or a list with a Ray reference to them.
+        handle: of a `BuiltModel`: the files themselves, or a list with a Ray reference to them.
             Ray resolves a reference that is an argument itself, but not one inside a list.
     """
     if isinstance(handle, list):
-        data: bytes = await handle[0]
+        data: bytes | ModelFiles = await handle[0]
         return data
-    assert isinstance(handle, bytes)
+    assert isinstance(handle, (bytes, ModelFiles))
     return handle
 
 
@@ -48,11 +49,11 @@ class InlineShard:
     Args:
         settings: how to treat the boards.
         connect: makes the client of a board.
-        fetch: gets the bytes of a model.
+        fetch: gets the files of a model.
     """
 
     def __init__(
-        self, settings: ShardSettings, connect: Connect = connect, fetch: Fetch = fetch_bytes
+        self, settings: ShardSettings, connect: Connect = connect, fetch: Fetch = fetch_model
     ) -> None:
         self._settings = settings
         self._connect = connect

@@ -43,7 +43,7 @@ class RayBackend:
     Args:
         runtime: Ray; `start` starts it and `close` stops it.
         connect: makes the client of a board.
-        build: makes the bytes of a model; by default, `builders.build`.
+        build: makes a model; by default, `builders.build_files`.
     """
 
     def __init__(

@@ -11,10 +11,12 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
 
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
 from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.scheduling.messages import ModelSpec
@@ -24,27 +26,30 @@ SMALL_BYTES = 64 << 10
 NICENESS = 10
 """The niceness of building processes (`man 7 sched`): they yield to what measures and drives."""
 
-Build = Callable[[Graph, str, str], bytes]
-"""Makes the bytes of a model, given the graph, the model format and the data type."""
+Build = Callable[[Graph, str, str], bytes | ModelFiles]
+"""Makes a model, given the graph, the model format and the data type."""
+
+Built = tuple[BuiltModel, bytes | ModelFiles]
+"""What is told of a model, and the model: the bytes of its only file, or all of its files."""
 
 
 def build_batch(
     jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None = None
-) -> list[tuple[BuiltModel, bytes] | NotBuilt]:
+) -> list[Built | NotBuilt]:
     """Build models; one that cannot be built does not stop the others.
 
     Args:
         jobs: the models, each with its graph.
-        build: makes the bytes of a model; by default, `builders.build`.
+        build: makes a model; by default, `builders.build_files`.
     """
     if build is None:
         from latfarm_controller import builders
 
-        build = builders.build
-    answers: list[tuple[BuiltModel, bytes] | NotBuilt] = []
+        build = builders.build_files
+    answers: list[Built | NotBuilt] = []
     for model, graph in jobs:
         try:
-            data = build(graph, model.model_format, model.dtype)
+            files = ModelFiles.of(build(graph, model.model_format, model.dtype))
         except BuildError as error:
             answers.append(NotBuilt(model, str(error)))
         except MemoryError:
@@ -54,13 +59,23 @@ def build_batch(
             text = f"{graph.name}: {type(error).__name__} while building: {error}"
             answers.append(NotBuilt(model, text))
         else:
-            sha256 = hashlib.sha256(data).hexdigest()
-            answers.append((BuiltModel(model, sha256, len(data), None), data))
+            answers.append(_described(model, files))
     return answers
 
 
+def _described(model: ModelSpec, files: ModelFiles) -> Built:
+    """A model that was built, with the hashes of its files and without a handle."""
+    companions = {name: _sha256(data) for name, data in files.companions.items()}
+    built = BuiltModel(model, _sha256(files.model), files.size_bytes, None, companions)
+    return built, files if companions else files.model
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 class InlineBuilder:
-    """Builds in a thread of this process; the handle of a model is its bytes."""
+    """Builds in a thread of this process; the handle of a model is the model itself."""
 
     def __init__(self, build: Build | None = None) -> None:
         self._build = build
@@ -74,7 +89,7 @@ class InlineBuilder:
 class RayBuilder:
     """Builds in Ray's workers.
 
-    The handle of a small model is its bytes; that of a large model is a list with a Ray reference.
+    The handle of a small model is the model; that of a large one is a list with a Ray reference.
     """
 
     def __init__(self, build: Build | None = None) -> None:
@@ -92,7 +107,7 @@ class RayBuilder:
             reason = f"the builder died: {str(error).strip().splitlines()[0]}"
             return [NotBuilt(model, reason, retryable=True) for model, _ in jobs]
         return [
-            BuiltModel(answer.model, answer.sha256, answer.size_bytes, [ref])
+            replace(answer, handle=[ref])
             if isinstance(answer, BuiltModel) and answer.handle is None
             else answer
             for answer, ref in zip(answers, refs[1:], strict=True)
@@ -110,28 +125,26 @@ def build_task(jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None) -> 
     """The Ray task that builds models.
 
     Returns:
-        all answers, followed for each job by the bytes of its model if that is large, else None.
+        all answers, followed for each job by its model if that is large, else None.
     """
     _step_back()
     answers = build_batch(jobs, build)
     large = [
-        answer[1] if isinstance(answer, tuple) and len(answer[1]) > SMALL_BYTES else None
+        answer[1] if isinstance(answer, tuple) and answer[0].size_bytes > SMALL_BYTES else None
         for answer in answers
     ]
     told = [with_handle(answer, SMALL_BYTES) for answer in answers]
     return (told, *large)
 
 
-def with_handle(
-    answer: tuple[BuiltModel, bytes] | NotBuilt, limit_bytes: int | None
-) -> BuiltModel | NotBuilt:
-    """The answer with the bytes of the model as its handle, unless they exceed the limit."""
+def with_handle(answer: Built | NotBuilt, limit_bytes: int | None) -> BuiltModel | NotBuilt:
+    """The answer with the model as its handle, unless the model exceeds the limit."""
     if isinstance(answer, NotBuilt):
         return answer
     built, data = answer
-    if limit_bytes is not None and len(data) > limit_bytes:
+    if limit_bytes is not None and built.size_bytes > limit_bytes:
         return built
-    return BuiltModel(built.model, built.sha256, built.size_bytes, data)
+    return replace(built, handle=data)
 
 
 def _step_back() -> None:

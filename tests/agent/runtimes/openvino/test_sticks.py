@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
-from latfarm_agent.runtimes.base import RuntimeFailure
-from latfarm_agent.runtimes.openvino.runtime_2021 import OpenVino2021Runtime
+from latfarm_agent.runtimes.base import Job, RuntimeFailure
+from latfarm_agent.runtimes.openvino.runtime_2021 import OpenVino2021Runtime, named
 from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
 
 ONE = changed(QUICK, sessions=1)
@@ -124,3 +124,21 @@ def test_wrong_options(options: dict[str, Any], says: str) -> None:
     with pytest.raises(RuntimeFailure, match=says) as caught:
         OpenVino2021Runtime(**options)
     assert caught.value.code == "RUNTIME_MISSING"
+
+
+@pytest.mark.parametrize("name", ["weights", "model.onnx", "a.onnx"])
+def test_companions_lie_beside_the_name_of_the_model_and_never_take_its_place(
+    tmp_path: Path, name: str
+) -> None:
+    handed, scratch = tmp_path / "handed", tmp_path / "scratch"
+    handed.mkdir()
+    scratch.mkdir()
+    (handed / "0123").write_text("the model")
+    (handed / name).write_text("its weights")
+    for _ in range(2):  # each session of a request names the files again
+        job = Job(handed / "0123", {}, "fp32", scratch, companions=(name,))
+        found = named(job)
+        assert found.suffix == ".onnx"
+        assert found.read_text() == "the model"
+        assert (found.parent / name).read_text() == "its weights"
+        assert {path.name for path in found.parent.iterdir()} == {found.name, name}

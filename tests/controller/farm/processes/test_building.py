@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
 from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.processes.building import (
@@ -64,4 +66,19 @@ def test_a_large_model_stays_out_of_the_answer() -> None:
 
 def test_the_real_builders_are_the_default() -> None:
     ((built, data),) = [a for a in build_batch([job("g")]) if isinstance(a, tuple)]
+    assert isinstance(data, bytes)
     assert built.size_bytes == len(data) > 0
+
+
+def test_a_model_of_several_files_is_told_with_all_its_hashes() -> None:
+    def in_two(graph: Graph, model_format: str, dtype: str) -> ModelFiles:
+        return ModelFiles(build(graph, model_format, dtype), {"weights": b"w" * SMALL_BYTES})
+
+    (inline,) = asyncio.run(InlineBuilder(in_two).build([job("good")]))
+    assert isinstance(inline, BuiltModel)
+    assert inline.companions == {"weights": hashlib.sha256(b"w" * SMALL_BYTES).hexdigest()}
+    assert inline.sha256 == hashlib.sha256(inline.handle.model).hexdigest()
+    assert inline.size_bytes == inline.handle.size_bytes == 10 + SMALL_BYTES
+    told, apart = build_task([job("good")], in_two)
+    assert told[0] == replace(inline, handle=None), "together they are large"
+    assert apart == inline.handle

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from latfarm_controller import builders
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
@@ -26,7 +28,7 @@ from latfarm_controller.farm.farm import Farm, host_boot_id
 from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes import cleanup
 from latfarm_controller.farm.processes.backends import RayBackend
-from latfarm_controller.farm.processes.building import SMALL_BYTES
+from latfarm_controller.farm.processes.building import SMALL_BYTES, Build
 from latfarm_controller.farm.processes.ray_runtime import (
     MARK,
     SESSION_PATH_LENGTH,
@@ -35,6 +37,7 @@ from latfarm_controller.farm.processes.ray_runtime import (
     make_folder,
 )
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Outcome, Settings
 
 pytestmark = [
@@ -79,6 +82,27 @@ def request(number: int, op: str = "relu", *, constant: bool = False) -> Measure
     return MeasurementRequest(builder.build([x]), PLATFORM, "kernel", QUICK)
 
 
+def killed_once(died: Path) -> Build:
+    """A builder that is killed while it builds the graph `g300` for the first time."""
+
+    def build(graph: Graph, model_format: str, dtype: str) -> ModelFiles:
+        if graph.name == "g300" and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return builders.build_files(graph, model_format, dtype)
+
+    return build
+
+
+async def check_killed_builder(farm: Farm, inbox: asyncio.Queue[Any], died: Path) -> None:
+    """A builder that is killed is replaced, and its model is built again."""
+    farm.submit("c", [request(300)])
+    item = await inbox.get()
+    assert isinstance(item, Delivery)
+    assert item.measurement.ok
+    assert died.exists()
+
+
 def shard_pids(runtime: RayRuntime) -> list[int]:
     found = []
     for pid in processes_of(runtime):
@@ -93,10 +117,11 @@ def shard_pids(runtime: RayRuntime) -> list[int]:
 def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -> None:
     runtime = RayRuntime(tmp_path / "ray", cpus=2)
     seen: dict[str, Any] = {}
+    died = tmp_path / "died"
 
     async def scenario() -> None:
         settings = ShardSettings("test", host_boot_id(), lease_ms=2_000)
-        farm = Farm(RayBackend(runtime), "test", settings=settings)
+        farm = Farm(RayBackend(runtime, build=killed_once(died)), "test", settings=settings)
         await farm.start(boards)
         try:
             await farm.wait_for(PLATFORM, 60)
@@ -131,6 +156,8 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
                 assert isinstance(item, Delivery)
                 assert item.measurement.ok
             assert shard_pids(runtime) != [pid]
+
+            await check_killed_builder(farm, inbox, died)
             seen["processes"], seen["folder"] = processes_of(runtime), runtime.folder
         finally:
             await farm.stop()
