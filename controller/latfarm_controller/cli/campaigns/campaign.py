@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Campaigns are plans of measurements, which can be stopped and resumed at any point.
+    Run, watch, stop and resume plans of measurements.
+
+    Campaigns can be stopped and resumed at any point.
 
     \b
     Examples:
@@ -31,7 +33,9 @@ app = typer.Typer(
       latfarm campaign resume characterize-1f2e3d4c
     """,
 )
-Name = Annotated[str, typer.Argument(help="Id or name of the campaign.")]
+Name = Annotated[
+    str, typer.Argument(help="Id or name of the campaign.", autocompletion=complete.campaigns)
+]
 GRAPHS = {"graphs", "held_out", "exclude_graphs"}
 """Entries of configurations that are lists of networks."""
 
@@ -223,3 +227,20 @@ def cancel(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) 
 
     with controller(wait_s) as client:
         _show(client.cancel(name), as_json)
+
+
+@app.command()
+def remove(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Take a campaign out of all lists; its measurements stay in the store.
+
+    A campaign that runs must be stopped first. The command that started it starts it again, with
+    the measurements that it has.
+
+    \b
+    Examples:
+      latfarm campaign remove characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.remove(name), as_json)

@@ -129,7 +129,7 @@ def add(
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> None:
+def remove(name: boards_standing.Name) -> None:
     """Remove a board from the inventory; its measurements stay in the store.
 
     \b

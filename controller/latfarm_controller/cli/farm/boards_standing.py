@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
     from latfarm_controller.store.base import BoardEvent
 
-Name = Annotated[str, typer.Argument(help="Name of the board.")]
+Name = Annotated[str, typer.Argument(help="Name of the board.", autocompletion=complete.boards)]
 Reason = Annotated[
     str,
     typer.Option("--reason", help="Reason, which latfarm boards and latfarm boards events show."),
@@ -115,7 +115,11 @@ def resume(
 
 def events(
     name: Annotated[
-        str, typer.Argument(help="Name of a board. Without it, list the events of all boards.")
+        str,
+        typer.Argument(
+            help="Name of a board. Without it, list the events of all boards.",
+            autocompletion=complete.boards,
+        ),
     ] = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,

@@ -37,10 +37,11 @@ authority_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Replace the authority while the farm works, in three steps: begin, switch, finish.
+    Replace the authority while the farm works.
 
-    After each step, give the new ca.crt to all boards and people before you take the next step.
-    After switch they need new certificates, too. ansible/rotate-certs.yml does this for boards.
+    There are three steps: begin, switch and finish. After each step, give the new ca.crt to all
+    boards and people before you take the next step. After switch they need new certificates, too.
+    ansible/rotate-certs.yml does this for boards.
 
     \b
     Examples:
@@ -158,10 +159,10 @@ def keep(
         Path, typer.Argument(help="File with the certificate; - reads it from standard input.")
     ],
 ) -> None:
-    """Keep a certificate that another program signed with the authority of this home.
+    """Keep a certificate that another program signed.
 
-    The certificate can then be listed, and be revoked by its name. The playbooks do this for each
-    certificate that they sign.
+    It was signed with the authority of this home. The certificate can then be listed, and be
+    revoked by its name. The playbooks do this for each certificate that they sign.
 
     \b
     Examples:
@@ -245,7 +246,9 @@ def list_certificates(as_json: inputs.Json = False) -> None:
 
 @authority_app.command()
 def show(as_json: inputs.Json = False) -> None:
-    """Show the trusted authorities, the step of a replacement, and who still needs a certificate.
+    """Show the trusted authorities.
+
+    It also tells the step of a replacement, and who still needs a certificate.
 
     \b
     Examples:
@@ -338,7 +341,9 @@ def finish(
         ),
     ] = False,
 ) -> None:
-    """Stop trusting the old authority; the certificates that it signed become invalid.
+    """Stop trusting the old authority.
+
+    The certificates that it signed become invalid.
 
     \b
     Examples:
