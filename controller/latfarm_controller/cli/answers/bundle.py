@@ -50,7 +50,9 @@ def bundles_listed(
 
 @app.command("list")
 def list_bundles(as_json: inputs.Json = False) -> None:
-    """List the platforms that have a bundle, with the file of the newest one.
+    """List the platforms that have a bundle.
+
+    The file of the newest bundle stands beside each.
 
     \b
     Examples:
@@ -123,10 +125,11 @@ def remove_bundle(
     ] = False,
     as_json: inputs.Json = False,
 ) -> None:
-    """Remove the newest bundle of a platform; the one before it, if any, is used again.
+    """Remove the newest bundle of a platform.
 
-    Measurements stay in the store: latfarm bundle retrain makes a bundle from them again, as long
-    as one bundle of the platform is left to say from which campaign.
+    The one before it, if any, is used again. Measurements stay in the store: latfarm bundle retrain
+    makes a bundle from them again, as long as one bundle of the platform is left to say from which
+    campaign.
 
     \b
     Examples:
@@ -192,10 +195,11 @@ def retrain_bundle(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make a platform's bundle again from the measurements of its newest bundle.
+    """Make a platform's bundle again.
 
-    Use this after an update of latfarm, so that the bundle gains what newer versions store. Nothing
-    is measured and no board is needed. It cannot run while latfarm serve runs.
+    It is made from the measurements of the newest bundle. Use this after an update of latfarm, so
+    that the bundle gains what newer versions store. Nothing is measured and no board is needed. It
+    cannot run while latfarm serve runs.
 
     \b
     Examples:

@@ -21,6 +21,8 @@ Publish = Annotated[
     ),
 ]
 
+Refresh = Annotated[bool, typer.Option(help="Measure even if the store has an answer.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -31,7 +33,7 @@ def query(
     models: inputs.Models,
     platform: inputs.Platform,
     publish: Publish = False,
-    refresh: Annotated[bool, typer.Option(help="Measure even if the store has an answer.")] = False,
+    refresh: Refresh = False,
     energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -53,12 +55,12 @@ def query(
     """
     from latfarm_predictors.graph.hash import hash_of
 
+    from latfarm_controller.cli.shell.connect import controller
+
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
-    from latfarm_controller.cli.shell.connect import controller
-
     code = 2 if len(graphs) < len(files) else 0
     answers, rows = [], []
     with controller(wait_s) as client:

@@ -145,10 +145,10 @@ def export(
     purpose: Purpose = "",
     wait_s: inputs.Wait = 0.0,
 ) -> None:
-    """Write measurements as CSV or Parquet, with their networks, kernels and campaigns.
+    """Write measurements as CSV or Parquet.
 
-    Times are timestamps, and in Parquet layers, settings and conditions are nested types. The
-    folder of the file must exist.
+    Each has its network, kernel and campaign. Times are timestamps, and in Parquet layers, settings
+    and conditions are nested types. The folder of the file must exist.
 
     \b
     Examples:

@@ -109,7 +109,9 @@ def run(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Run a campaign and show its progress; the same command again resumes it.
+    """Run a campaign and show its progress.
+
+    The same command again resumes it.
 
     \b
     Examples:
@@ -187,7 +189,9 @@ def show(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) ->
 
 @app.command()
 def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Show the progress of a campaign in a running latfarm serve until it ends.
+    """Show the progress of a campaign until it ends.
+
+    It runs in latfarm serve.
 
     \b
     Examples:
@@ -231,10 +235,10 @@ def cancel(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) 
 
 @app.command()
 def remove(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Take a campaign out of all lists; its measurements stay in the store.
+    """Take a campaign out of all lists.
 
-    A campaign that runs must be stopped first. The command that started it starts it again, with
-    the measurements that it has.
+    Its measurements stay in the store. A campaign that runs must be stopped first. The command that
+    started it starts it again, with the measurements that it has.
 
     \b
     Examples:

@@ -18,7 +18,8 @@ from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.campaigns.demo_clock import DemoClock, left_out
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions
-from latfarm_controller.cli.campaigns.plan import first_line, plan_of
+from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, SESSIONS, JudgingRounds
+from latfarm_controller.cli.campaigns.plan import Plan, first_line, plan_of
 from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
 
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
     from latfarm_controller.api.client import ControllerClient
     from latfarm_controller.app.summaries import BoardSummary, CampaignSummary
-    from latfarm_controller.cli.campaigns.judging_rounds import JudgingRounds
     from latfarm_controller.config import ControllerConfig
     from latfarm_controller.reports.energy import EnergyRow
     from latfarm_controller.reports.networks import NetworkRow
 
+ROUND_MS, ROUND_WARMUP_MS = 400.0, 50.0
+"""Longest timed part and least warm-up of a session in the rounds, in milliseconds."""
 # Lineages of the networks that are held out. A lineage is a family and its relatives.
 LINEAGES = (
     "alexnet",
@@ -76,14 +78,13 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     """Characterise the platform, predict the networks that were held out, then measure them."""
     from latfarm_predictors.graph.hash import hash_of
 
-    from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, JudgingRounds
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
     from latfarm_controller.reports.energy import energy_rows
     from latfarm_controller.training.bundles import open_bundle
 
     say = output.err().print
-    clock = DemoClock(wanted.minutes)
+    clock = DemoClock(wanted.minutes, ROUNDS)
     held_out = held_out_networks()
     say(f"state in {config.home}; nine held-out networks were read from the onnx package")
     with controller() as client:
@@ -95,19 +96,22 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
             encoded,
             f"{wanted.name}-held-out",
             seed=wanted.seed,
-            settings={"max_ms": 400.0, "warmup_ms": 50.0, **_longer(wanted)},
-            allows=clock.allows_round,
+            settings={"max_ms": ROUND_MS, "warmup_ms": ROUND_WARMUP_MS, **_longer(wanted)},
+            allows=lambda: clock.allows_round(rounds.started),
         )
+        planned = None
         if "measurements" in wanted.measured:
             asked = {**wanted.measured, "calibration": wanted.networks}
-            told = plan_of(client, platform, asked, look_at_host=False)
-            first_line(told, starts_ray=client.hosted)
+            planned = plan_of(client, platform, asked, look_at_host=False)
+            first_line(planned, starts_ray=client.hosted)
         say(
             f"they are measured in up to {ROUNDS} rounds, spread over the run; no predictor sees "
             "these"
         )
         _first_round(rounds, clock)
-        config_json = _within(clock, client, platform, wanted, characterize_config(wanted, encoded))
+        full = characterize_config(wanted, encoded)
+        known = _known(client, platform, wanted, full)
+        config_json = known or _within(clock, full, planned, len(held_out))
         started = client.start("characterize", platform, config_json, wanted.name)
         campaign = follow(client, started.campaign_id, rounds.on_stage)
         predictor = open_bundle(config.bundles_dir, platform)
@@ -124,7 +128,9 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
         boards=boards,
         rows=_rows(held_out, measured, answers, predictor),
         energies=energy_rows(by_hash, measured),
-        left_out=left_out(campaign.outcome.get("spent"), rounds.started, ROUNDS),
+        left_out=left_out(
+            campaign.outcome.get("spent"), full.get("measurements"), rounds.started, ROUNDS
+        ),
     )
 
 
@@ -136,35 +142,49 @@ def _first_round(rounds: JudgingRounds, clock: DemoClock) -> None:
         clock.note_round(time.monotonic() - began_s[0], found.board_ms / 1000.0)
 
 
-def _within(
-    clock: DemoClock,
-    client: ControllerClient,
-    platform: str,
-    wanted: DemoOptions,
-    config: dict[str, Any],
-) -> dict[str, Any]:
-    """The configuration of the characterisation with the board time that the demo has for it.
+def _known(
+    client: ControllerClient, platform: str, wanted: DemoOptions, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The configuration with which the same demo began before; None if it is a new one.
 
-    A demo that is continued keeps the board time that it began with: another configuration would
-    be another campaign, which starts from nothing.
+    A demo that is continued keeps the limits that it began with: another configuration would be
+    another campaign, which starts from nothing.
     """
-    asked = json.loads(json.dumps(config))
     try:
-        known = client.campaign(wanted.name)
+        found = client.campaign(wanted.name)
     except UsageError:
-        known = None
-    if known is not None and (known.kind, known.platform) == ("characterize", platform):
-        before = dict(known.config)
-        if wanted.minutes and before.pop("budget_minutes", None) and before == asked:
-            return dict(known.config)
+        return None
+    if (found.kind, found.platform) != ("characterize", platform) or not wanted.minutes:
+        return None
+    before, asked = dict(found.config), json.loads(json.dumps(dict(config)))
+    limited = before.pop("budget_minutes", None) is not None
+    before.pop("measurements", None)
+    asked.pop("measurements", None)
+    return dict(found.config) if limited and before == asked else None
+
+
+def _within(
+    clock: DemoClock, config: dict[str, Any], planned: Plan | None, networks: int
+) -> dict[str, Any]:
+    """The configuration of the characterisation with the limits that the demo's time sets.
+
+    Args:
+        clock: the time that the demo has.
+        config: the configuration without a limit of time.
+        planned: what it would cost; None: not known.
+        networks: number of networks in the first round.
+    """
     minutes = clock.budget_minutes()
-    if minutes is None:
+    if minutes is None or planned is None:
         return config
+    longest_s = networks * SESSIONS * (ROUND_MS + ROUND_WARMUP_MS) / 1000.0
+    needed = planned.forecast.asked_minutes
+    measurements = clock.measurements(int(config["measurements"]), needed, longest_s)
     output.err().print(
-        f"to end within {clock.minutes:g} minutes, the predictor gets at most {minutes:g} minutes "
-        "of board time"
+        f"to end within {clock.minutes:g} minutes, there are {clock.rounds} rounds, and the "
+        f"predictor gets at most {measurements} measurements and {minutes:g} minutes of board time"
     )
-    return config | {"budget_minutes": minutes}
+    return config | {"measurements": measurements, "budget_minutes": minutes}
 
 
 def _longer(wanted: DemoOptions) -> dict[str, float]:

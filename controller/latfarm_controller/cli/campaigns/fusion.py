@@ -291,7 +291,9 @@ def compare(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show where two sets of rules differ; the second set counts as the truth.
+    """Show where two sets of rules differ.
+
+    The second set counts as the truth.
 
     \b
     Examples:

@@ -130,7 +130,9 @@ def add(
 
 @app.command()
 def remove(name: boards_standing.Name) -> None:
-    """Remove a board from the inventory; its measurements stay in the store.
+    """Remove a board from the inventory.
+
+    Its measurements stay in the store.
 
     \b
     Examples:

@@ -69,10 +69,10 @@ def quarantine(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Stop a board, and discard what it measured since its last good sentinel.
+    """Stop a board, and discard what it measured last.
 
-    A discarded measurement stays in the store, but no predictor learns from it, and campaigns that
-    run or are resumed measure it again.
+    That is all since its last good sentinel. A discarded measurement stays in the store, but no
+    predictor learns from it, and campaigns that run or are resumed measure it again.
 
     \b
     Examples:
@@ -98,9 +98,10 @@ def resume(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Let a board work again if its sentinel takes as long as it used to.
+    """Let a board work again.
 
-    A board that has measured too few sentinels for a comparison works at once.
+    Its sentinel must take as long as it used to. A board that has measured too few sentinels for a
+    comparison works at once.
 
     \b
     Examples:
@@ -124,7 +125,9 @@ def events(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List what was decided about boards, by whom and why, newest first.
+    """List what was decided about boards.
+
+    It tells by whom and why, newest first.
 
     \b
     Examples:

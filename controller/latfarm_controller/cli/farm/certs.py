@@ -77,10 +77,10 @@ PassphraseFile = Annotated[
 
 @app.command()
 def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
-    """Make the authority, and a controller's certificate for this machine.
+    """Make the authority.
 
-    With --passphrase-file the authority's key is encrypted, and each command that signs a
-    certificate needs the passphrase.
+    A controller's certificate for this machine is made, too. With --passphrase-file the authority's
+    key is encrypted, and each command that signs a certificate needs the passphrase.
 
     \b
     Examples:
@@ -209,7 +209,9 @@ def revoke(
 
 @app.command("list")
 def list_certificates(as_json: inputs.Json = False) -> None:
-    """List the certificates of boards and people that the authority has signed.
+    """List the certificates that were signed.
+
+    They are those of boards and people.
 
     \b
     Examples:
@@ -295,10 +297,10 @@ def begin(
     days: Annotated[int, typer.Option(min=1, help="Days until the next authority expires.")] = 3650,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Make the next authority and trust it too; the present one still signs.
+    """Make the next authority, and trust it too.
 
-    With --passphrase-file its key gets this passphrase, which must be that of the present key if
-    that one has a passphrase.
+    The present one still signs. With --passphrase-file its key gets this passphrase, which must be
+    that of the present key if that one has a passphrase.
 
     \b
     Examples:
@@ -315,7 +317,9 @@ def begin(
 
 @authority_app.command()
 def switch(passphrase_file: PassphraseFile = None) -> None:
-    """Sign with the next authority; this machine gets a new certificate at once.
+    """Sign with the next authority.
+
+    This machine gets a new certificate at once.
 
     \b
     Examples:

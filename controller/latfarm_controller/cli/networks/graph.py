@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.whole_file import written_whole
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -38,6 +38,23 @@ app = typer.Typer(
 _HASH = re.compile(r"[0-9a-fA-F]{6,64}")
 """The hash of a network, or its first digits."""
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", readable=False)]
+ModelOrHash = Annotated[
+    Path,
+    typer.Argument(
+        help="An ONNX file, or the hash of a network that was measured, as latfarm results shows "
+        "it.",
+        readable=False,
+    ),
+]
+BoundPlatform = Annotated[
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Show the kernels and roofline bounds of this platform. Default: single layers.",
+        autocompletion=complete.platforms,
+    ),
+]
 Fold = Annotated[
     bool,
     typer.Option("--fold-batch-norm", help="Fold batch normalisations into convolutions first."),
@@ -64,22 +81,8 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def show(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="An ONNX file, or the hash of a network that was measured, as latfarm results "
-            "shows it.",
-            readable=False,
-        ),
-    ],
-    platform: Annotated[
-        str,
-        typer.Option(
-            "--platform",
-            "-p",
-            help="Show the kernels and roofline bounds of this platform. Default: single layers.",
-        ),
-    ] = "",
+    model: ModelOrHash,
+    platform: BoundPlatform = "",
     fold_batch_norm: Fold = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -103,10 +106,7 @@ def show(
     from latfarm_predictors.features.layers import layers, total
     from latfarm_predictors.graph.equivalences import network_hash_of
 
-    measured = _measured(model)
-    graph = measured or _read(model, batch, shape or [], fold_batch_norm, optimise)
-    if measured is not None and fold_batch_norm:
-        graph = _folded(measured)
+    graph = _named(model, batch, shape or [], fold_batch_norm, optimise)
     rules = peaks = None
     if platform:
         from latfarm_controller.config import load_config
@@ -323,6 +323,14 @@ def build(
 def _read(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
     graph = inputs.read_model(model, batch, shape, optimise=optimise)
     return _folded(graph) if fold else graph
+
+
+def _named(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
+    """The network in a file, or the one that was measured and has this hash."""
+    measured = _measured(model)
+    if measured is None:
+        return _read(model, batch, shape, fold, optimise)
+    return _folded(measured) if fold else measured
 
 
 def _folded(graph: Graph) -> Graph:

@@ -31,6 +31,8 @@ SLOW = 1.5
 """A piece is slowed if it takes this many times as long as the fastest one."""
 MOST_SLOWED = 0.3
 """Share of slowed pieces from which a host is too noisy."""
+MOST_USED = 0.75
+"""Share of all cores from which the work of others leaves no core to measure on."""
 MOST_STEAL = 0.05
 """Share of time that the hypervisor may give to other machines before it is told."""
 _NORMAL_MAD = 1.4826
@@ -58,7 +60,8 @@ class HostNow:
     @property
     def hopeless(self) -> bool:
         """Whether predictions cannot be judged on this machine as it is now."""
-        return self.spread > MOST_NOISE or self.slowed > MOST_SLOWED
+        used = self.busy_cores > MOST_USED * self.cores
+        return used or self.spread > MOST_NOISE or self.slowed > MOST_SLOWED
 
     @property
     def quiet(self) -> bool:

@@ -35,4 +35,5 @@ def test_a_noisy_host_is_told_with_what_would_help() -> None:
     assert "too noisy to judge" in busy.sentence
     assert "end other programs" in busy.advice
     assert "not shared" in busy.advice
+    assert HostNow(2, 1.8, 0.0, 0.02, 0.1).hopeless, "no core is left to measure on"
     assert HostNow(2, 0.0, 0.0, 0.05, 0.05).sentence.startswith("this host is somewhat noisy")
