@@ -66,13 +66,9 @@ def query(
     with controller(wait_s) as client:
         for file, read in graphs:
             graph = inputs.for_platform(read, platform)
+            tier = "publish" if publish else ""
             measurement, hit = client.query(
-                graph,
-                platform,
-                tier="publish" if publish else "",
-                refresh=refresh,
-                energy=energy,
-                on_progress=lambda text: output.err().print(text, style="dim"),
+                graph, platform, tier=tier, refresh=refresh, energy=energy, on_progress=_tell
             )
             own = measurement.graph_hash == hash_of(graph)
             known = {"model": str(file), "hit": hit, "same_export": own}
@@ -90,6 +86,11 @@ def query(
         costs = output.ENERGY_HEADER if energy else ()
         output.table("", ["model", *output.LATENCY_HEADER, *costs, "runs", "from", ""], rows)
     return code
+
+
+def _tell(text: str) -> None:
+    """Print the progress of a question on standard error."""
+    output.err().print(text, style="dim")
 
 
 def _row(file: Path, measurement: Measurement, *, hit: bool, own: bool, energy: bool) -> list[str]:
