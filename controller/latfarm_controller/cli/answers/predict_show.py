@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from latfarm_controller.cli.answers.predict_remarks import COVERAGE, Remark
 from latfarm_controller.cli.answers.predict_remarks import UNCALIBRATED as NOT_CALIBRATED
-from latfarm_controller.cli.answers.predict_remarks import Remark
 from latfarm_controller.cli.shell import output
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def _show_totals(found: Prediction) -> None:
     for remark in told:
         command = remark.command_for([found.model], answer.platform)
         _warn(f"{remark.text}; {remark.purpose}: {command}")
-    console.print(f"{found.covered:.0%} of the time is in kernels near to measured ones")
+    if all(remark.kind != COVERAGE for remark in told):
+        console.print(f"{found.covered:.0%} of the time is in kernels near to measured ones")
     if answer.guarantee is not None and answer.calibrated:
         console.print(answer.guarantee.sentence, style="dim")
     if cost is not None:
