@@ -45,8 +45,8 @@ clean: ## remove what the targets made
 ##@ Everyday
 .PHONY: demo check format docs protos check-protos constraints
 
-demo: setup ## characterise this machine and predict networks that it has never seen
-	@$(BIN)/latfarm demo --figures benchmarks/demo.json $(DEMO_FLAGS)
+demo: setup ## characterise this machine and predict networks that it has never seen; ten minutes at most
+	@$(BIN)/latfarm demo $(DEMO_FLAGS)
 
 check: setup-farm check-protos docs ## format, lint, types, import contracts, spelling, stubs, playbooks, site
 	@$(BIN)/ruff format --check .
@@ -135,7 +135,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -145,6 +145,9 @@ bench-coverage: setup ## do 90 % intervals of networks hold 90 %? beside the pap
 
 bench-confinement: setup ## does the confinement of workers change latencies? a quiet machine, please
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.agent.confinement --write benchmarks/confinement.json $(BENCH_FLAGS)
+
+bench-demo: setup ## the demo without its limit of time, with its figures; a quiet machine, please
+	@$(BIN)/latfarm demo --minutes 0 --figures benchmarks/demo.json $(DEMO_FLAGS)
 
 bench-energy: setup ## energies of unseen networks on a simulated board whose truth is known
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.energy $(BENCH_FLAGS)

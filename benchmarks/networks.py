@@ -40,7 +40,7 @@ from typing import Any
 from latfarm_controller import zoo
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.cli.campaigns.demo import LINEAGES, held_out_networks
+from latfarm_controller.cli.campaigns.demo_run import LINEAGES, held_out_networks
 from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
 from latfarm_controller.training import bundles

@@ -14,7 +14,7 @@ examples:
   latfarm-agent serve --name imx8-3 --hardware imx8mplus --listen 0.0.0.0:50051 \\
       --tls-cert board.pem --tls-key board.key --tls-ca farm-ca.pem --metrics-port 9101
   latfarm-agent serve --name imx8-3 --config /etc/latfarm/agent.json
-  latfarm-agent serve --name toy --simulate profile.json --port-file /run/toy.port
+  latfarm-agent serve --name toy --simulate npu --port-file /run/toy.port
   latfarm-agent serve --adb 0A041FDD4003BX --config phones.json --name pixel4-1 --hardware pixel4
 """
 WORK_EXAMPLES = """\
@@ -157,7 +157,8 @@ def _add_board_arguments(command: argparse.ArgumentParser) -> None:
         "--simulate",
         type=Path,
         metavar="PROFILE",
-        help="offer the simulated board that this file describes, instead of this machine",
+        help="offer a simulated board instead of this machine: npu, gpu or cpu, which are built "
+        "in, or the board that this file describes",
     )
     command.add_argument(
         "--adb",

@@ -7,44 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-NOISE = 0.03
-"""Relative standard deviation of a run, by default."""
-_CLAMPS = [["Conv", "BatchNormalization"], ["Conv", "Relu"], ["Conv", "Clip"]]
+from latfarm_agent.runtimes.simulated.built_in import NOISE, PROFILES
 
-PROFILES: dict[str, dict[str, Any]] = {
-    # This board has wide tiles, fast arithmetic and slow transfers.
-    "npu": {
-        "peak_macs_per_ms": 1e9,
-        "vector_ops_per_ms": 4e7,
-        "bandwidth_bytes_per_ms": 8e6,
-        "overhead_ms": 0.004,
-        "call_overhead_ms": 0.3,
-        "io_bytes_per_ms": 1.5e6,
-        "tiles": {"out_channels": 32, "in_channels": 16, "width": 4},
-        "fused_pairs": [*_CLAMPS, ["Conv", "Add"], ["Conv", "Sigmoid"], ["Add", "Relu"]],
-        "multi_inbound": 2,
-    },
-    "gpu": {
-        "peak_macs_per_ms": 4e8,
-        "vector_ops_per_ms": 6e7,
-        "bandwidth_bytes_per_ms": 2.5e7,
-        "overhead_ms": 0.02,
-        "call_overhead_ms": 0.15,
-        "tiles": {"out_channels": 64, "in_channels": 4, "width": 8},
-        "fused_pairs": [*_CLAMPS, ["Conv", "Add"], ["Add", "Relu"], ["MaxPool", "Relu"]],
-        "multi_inbound": 1,
-    },
-    "cpu": {
-        "peak_macs_per_ms": 3e7,
-        "vector_ops_per_ms": 8e6,
-        "bandwidth_bytes_per_ms": 1.2e7,
-        "overhead_ms": 0.003,
-        "call_overhead_ms": 0.01,
-        "cold_bytes_per_ms": 6e6,
-        "tiles": {"out_channels": 16, "in_channels": 1, "width": 2},
-        "fused_pairs": [["Conv", "BatchNormalization"], ["Conv", "Relu"], ["Gemm", "Relu"]],
-    },
-}
+__all__ = ["NOISE", "PROFILES", "profile", "write"]
 
 
 def profile(kind: str, *, noise: float = NOISE, seed: int = 0) -> dict[str, Any]:

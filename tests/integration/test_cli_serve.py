@@ -66,7 +66,9 @@ def test_results_listed_and_exported(shell: Any, characterized: Any, tmp_path: P
     networks = [m for m in everything if m["purpose"] == "network"]
     kept = shell.run("results", "--purpose", "network", "--campaign", name, "--json").json
     assert kept == networks
-    assert shell.run("results", "--platform", "none", "--json").json == []
+    refused = shell.run("results", "--platform", "none", "--json")
+    assert refused.code == 2
+    assert "nothing was measured on platform 'none'" in refused.err
     for suffix in ("csv", "parquet"):
         path = tmp_path / f"all.{suffix}"
         ended = shell.run("results", "export", path, "--campaign", name)

@@ -15,6 +15,7 @@ from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import Sensors, fingerprint
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.runtimes.base import PlatformSpec
+from latfarm_agent.runtimes.simulated.built_in import PROFILES
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.worker.channel import Message
 
@@ -31,7 +32,8 @@ class SimulatedBoard:
 
     Args:
         options: names, configuration and limits.
-        profile_path: file with the profile of the simulated hardware.
+        profile_path: file with the profile of the simulated hardware, or the name of a built-in
+            one.
         root: folder below which /proc, /sys and /etc are found.
 
     Raises:
@@ -40,9 +42,16 @@ class SimulatedBoard:
     """
 
     def __init__(self, options: BenchOptions, profile_path: Path, root: Path) -> None:
-        path = Path(profile_path).absolute()
+        path = Path(profile_path)
+        if path.exists() or str(path) not in PROFILES:
+            path = path.absolute()
         try:
             self._profile = BoardProfile.read(path)
+        except FileNotFoundError as error:
+            raise AgentUsageError(
+                f"--simulate: there is no file {profile_path}, and no built-in board of that name; "
+                f"built in are: {', '.join(PROFILES)}"
+            ) from error
         except (OSError, ValueError) as error:
             raise AgentUsageError(f"--simulate: {error}") from error
         self.cores: Cores = {count: () for count in options.config.threads}
@@ -105,7 +114,8 @@ def simulated_bench(options: BenchOptions, profile_path: Path, root: Path = Path
 
     Args:
         options: names, configuration and limits.
-        profile_path: file with the profile of the simulated hardware.
+        profile_path: file with the profile of the simulated hardware, or the name of a built-in
+            one.
         root: folder below which /proc, /sys and /etc are found.
 
     Raises:

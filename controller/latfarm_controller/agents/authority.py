@@ -51,6 +51,7 @@ from latfarm_controller.agents.signed import (
     read_der,
 )
 from latfarm_controller.errors import UsageError
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import FILE_MODE, private_folder
 
 CA_DAYS = 3650
@@ -235,7 +236,7 @@ class Authority:
                 names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
                 raise UsageError(
                     f"no certificate of {which!r} is known here, and there is no such file; "
-                    f"names with a certificate: {names}"
+                    f"names with a certificate: {names}{hint(which, (one.name for one in known))}"
                 )
             found = [read_der(der_of(path), path)]
         self._write_revoked({*self.revoked(), *(one.fingerprint for one in found)})

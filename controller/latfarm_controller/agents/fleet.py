@@ -18,6 +18,7 @@ from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id,
 from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
+from latfarm_controller.nearest_names import hint
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ class Fleet:
         if name == LOCAL and self._config.local_agent:
             return self._local.address if self._local is not None else ""
         known = [*([LOCAL] if self._config.local_agent else []), *sorted(listed)]
-        raise UsageError(f"no board {name!r}; there are: {_some(known, ', ')}")
+        near = hint(name, known)
+        raise UsageError(f"no board {name!r}; there are: {_some(known, ', ')}{near}")
 
     async def entries(self) -> list[BoardEntry]:
         """The boards and their addresses; this starts the local agent if it does not run.
@@ -272,7 +274,7 @@ def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
     """The message for a platform that no board offers, with the platforms that are known."""
     known = sorted({p.name for view in views if view.info for p in view.info.platforms})
     silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
-    text = f"unknown platform {platform!r}; known: {_some(known, ', ')}"
+    text = f"unknown platform {platform!r}; known: {_some(known, ', ')}{hint(platform, known)}"
     if not views:
         return f"{text}; there is no board: latfarm boards add NAME HOST:PORT"
     return f"{text}; not reachable: {_some(silent, '; ')}" if silent else text

@@ -18,6 +18,7 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.agents import bounds
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
 
 VERSION = 1
@@ -170,7 +171,9 @@ class Registry:
     def _known(self, known: Mapping[str, BoardEntry], name: str) -> BoardEntry:
         if name not in known:
             names = ", ".join(sorted(known)) or "none"
-            raise UsageError(f"no board {name!r} in {self.path}; there are: {names}")
+            raise UsageError(
+                f"no board {name!r} in {self.path}; there are: {names}{hint(name, known)}"
+            )
         return known[name]
 
     @contextmanager

@@ -127,6 +127,11 @@ class ControllerClient:
         request = pb.GetCampaignRequest(campaign_id=campaign_id)
         return messages.campaign_from_pb(self._call(lambda: self._stub.CancelCampaign(request)))
 
+    def remove(self, campaign_id: str) -> CampaignSummary:
+        """Take a campaign that does not run out of all lists; its measurements stay."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return messages.campaign_from_pb(self._call(lambda: self._stub.RemoveCampaign(request)))
+
     def query(
         self,
         graph: Graph,
@@ -174,6 +179,22 @@ class ControllerClient:
         )
         for message in self._stream(self._stub.ListResults(request)):
             yield messages.measurement_from_pb(message)
+
+    def detailed_results(
+        self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
+    ) -> Iterator[tuple[Measurement, dict[str, Any]]]:
+        """The same, each with what the store knows besides; see `app.result_details`."""
+        request = pb.ListMeasurementsRequest(
+            platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit, details=True
+        )
+        for message in self._stream(self._stub.ListResults(request)):
+            yield messages.measurement_from_pb(message), messages.details_from_pb(message)
+
+    def graph(self, graph_hash: str) -> tuple[str, Graph]:
+        """The exact hash and the network that a hash, or its beginning, stands for."""
+        request = pb.GetGraphRequest(hash=graph_hash)
+        found = self._call(lambda: self._stub.GetGraph(request))
+        return found.hash, messages.graph_from_json(found.graph_json)
 
     def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
         """All facts of a platform's report; see `latfarm_controller.reports.platform_report`."""

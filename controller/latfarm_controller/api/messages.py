@@ -6,6 +6,7 @@ Each `..._to_pb` function has a `..._from_pb` function that returns an equal obj
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
@@ -168,9 +169,18 @@ def campaign_from_pb(message: pb.Campaign) -> CampaignSummary:
     )
 
 
-def measurement_to_pb(measurement: Measurement) -> pb.Measurement:
-    """The message of a measurement."""
-    return pb.Measurement(json=json.dumps(measurement.to_json()))
+def measurement_to_pb(
+    measurement: Measurement, details: Mapping[str, Any] | None = None
+) -> pb.Measurement:
+    """The message of a measurement, with what the store knows of it besides, if that is given."""
+    told = "" if details is None else json.dumps(dict(details))
+    return pb.Measurement(json=json.dumps(measurement.to_json()), details_json=told)
+
+
+def details_from_pb(message: pb.Measurement) -> dict[str, Any]:
+    """What the store knows besides of the measurement in a message; empty where it tells none."""
+    found: dict[str, Any] = json.loads(message.details_json or "{}")
+    return found
 
 
 def measurement_from_pb(message: pb.Measurement) -> Measurement:

@@ -24,6 +24,7 @@ METHODS: Mapping[str, str] = {
     "GetCampaign": VIEWER,
     "WatchCampaign": VIEWER,
     "ListResults": VIEWER,
+    "GetGraph": VIEWER,
     "DrainBoard": OPERATOR,
     "QuarantineBoard": OPERATOR,
     "ResumeBoard": OPERATOR,
@@ -31,6 +32,7 @@ METHODS: Mapping[str, str] = {
     "StartCampaign": OPERATOR,
     "ResumeCampaign": OPERATOR,
     "CancelCampaign": OPERATOR,
+    "RemoveCampaign": OPERATOR,
 }
 """The role that each method needs at least."""
 ALLOWED = (VIEWER, OPERATOR)

@@ -214,16 +214,30 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         self._note("campaign.cancelled", record.campaign_id)
         return messages.campaign_to_pb(record)
 
+    @_answers
+    async def RemoveCampaign(self, request: pb.GetCampaignRequest) -> Any:
+        """Take a campaign that does not run out of all lists."""
+        record = await self._controller.campaigns.remove(request.campaign_id)
+        self._note("campaign.removed", record.campaign_id)
+        return messages.campaign_to_pb(record)
+
+    @_answers
+    async def GetGraph(self, request: pb.GetGraphRequest) -> Any:
+        """The network with a hash, or with the beginning of one."""
+        found, graph = await self._controller.graph(request.hash)
+        return pb.GetGraphResponse(graph_json=graph.dumps().encode(), hash=found)
+
     @_streams
     async def ListResults(self, request: pb.ListMeasurementsRequest) -> Any:
         """Stored measurements, newest first."""
-        async for measurement in self._controller.results(
+        async for measurement, details in self._controller.results(
             platform=request.platform,
             campaign_id=request.campaign_id,
             purpose=request.purpose,
             limit=request.limit,
+            details=request.details,
         ):
-            yield messages.measurement_to_pb(measurement)
+            yield messages.measurement_to_pb(measurement, details)
 
     @_answers
     async def Report(self, request: pb.ReportRequest) -> Any:

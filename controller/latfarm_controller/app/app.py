@@ -18,6 +18,7 @@ from latfarm_controller.app.board_control import BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
+from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
@@ -113,26 +114,41 @@ class Controller:
         return found
 
     async def results(
-        self, *, platform: str, campaign_id: str, purpose: str, limit: int
-    ) -> AsyncIterator[Measurement]:
+        self, *, platform: str, campaign_id: str, purpose: str, limit: int, details: bool = False
+    ) -> AsyncIterator[tuple[Measurement, dict[str, Any] | None]]:
         """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
 
-        Beside each stands what the newest bundle of its platform says of it (`bundle_notes`).
+        Beside each stands what the newest bundle of its platform says of it (`bundle_notes`), and,
+        if `details` are asked for, what else the store knows of it (`result_details`).
 
         Raises:
-            UsageError: there is no such campaign.
+            UsageError: there is no such campaign, or nothing was measured on such a platform or
+                for such a purpose.
         """
         if campaign_id:
             campaign_id = (await self.campaigns.get(campaign_id)).campaign_id
 
-        def read() -> list[Measurement]:
-            found = self._store.measurements(
+        def read() -> list[tuple[Measurement, dict[str, Any] | None]]:
+            stored = self._store.measurements(
                 platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
             )
-            return self._notes.noted(found)
+            found = self._notes.noted(stored)
+            if not found:
+                check_filters(self._store, platform, purpose)
+            if not details:
+                return [(measurement, None) for measurement in found]
+            return list(zip(found, ResultDetails(self._store).of(found, campaign_id), strict=True))
 
         for measurement in await asyncio.to_thread(read):
             yield measurement
+
+    async def graph(self, graph_hash: str) -> tuple[str, Graph]:
+        """The exact hash and the network that a hash stands for; see `result_details.find_graph`.
+
+        Raises:
+            UsageError: the store has no such network, or several.
+        """
+        return await asyncio.to_thread(find_graph, self._store, graph_hash)
 
     async def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
         """All facts of a platform's report, as plain JSON types.

@@ -25,6 +25,7 @@ from latfarm_controller.farm.driving.campaign_run import CampaignStatus
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.observer import FarmObserver
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 RUNNING = "running"
 CANCELLED = "cancelled"
 INTERRUPTED = "interrupted"
+REMOVED = "removed"
+"""State of a campaign that a person took out of all lists."""
 CLOSE_S = 30.0
 """Longest wait for campaigns to stop when the controller stops, in seconds."""
 
@@ -121,7 +124,11 @@ class CampaignRuns:
         stored = await asyncio.to_thread(self._store.campaigns)
         found = {record.campaign_id: record for record in stored} | self._records
         hidden = (QueryCampaign.kind, CheckCampaign.kind)
-        shown = [record for record in found.values() if record.kind not in hidden]
+        shown = [
+            record
+            for record in found.values()
+            if record.kind not in hidden and record.state != REMOVED
+        ]
         return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 
     async def get(self, name: str) -> CampaignRecord:
@@ -131,9 +138,11 @@ class CampaignRuns:
             UsageError: there is none; the message names the newest ones.
         """
         record = self._known(name)
-        if record is None:
-            some = ", ".join(r.campaign_id for r in (await self.all())[:8]) or "none yet"
-            raise UsageError(f"there is no campaign {name!r}; the newest are: {some}")
+        if record is None or record.state == REMOVED:
+            known = await self.all()
+            some = ", ".join(r.campaign_id for r in known[:8]) or "none yet"
+            near = hint(name, [text for r in known for text in (r.name, r.campaign_id)])
+            raise UsageError(f"there is no campaign {name!r}; the newest are: {some}{near}")
         return record
 
     async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
@@ -186,6 +195,23 @@ class CampaignRuns:
             self._show(record)
         return await self.get(record.campaign_id)
 
+    async def remove(self, name: str) -> CampaignRecord:
+        """Take a campaign out of all lists. Its measurements stay, and it can be started again.
+
+        Raises:
+            UsageError: there is no such campaign, or it runs.
+        """
+        record = await self.get(name)
+        if record.campaign_id in self._tasks:
+            raise UsageError(
+                f"campaign {record.name} runs; stop it first: latfarm campaign cancel "
+                f"{record.campaign_id}"
+            )
+        record = replace(record, state=REMOVED)
+        await asyncio.to_thread(self._store.put_campaign, record)
+        self._show(record)
+        return record
+
     def _known(self, name: str) -> CampaignRecord | None:
         if name in self._records:
             return self._records[name]
@@ -193,7 +219,11 @@ class CampaignRuns:
         stored = self._store.get_campaign(name)
         if stored is not None:
             named.append(self._records.get(stored.campaign_id, stored))
-        return max(named, key=lambda record: record.started_at_s, default=None)
+        return max(
+            named,
+            key=lambda record: (record.state != REMOVED, record.started_at_s),
+            default=None,
+        )
 
     def _launch(self, record: CampaignRecord) -> CampaignRecord:
         """Start a campaign unless it runs. Nothing is awaited in between, so it starts once."""

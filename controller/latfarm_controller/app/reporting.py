@@ -12,6 +12,7 @@ from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.cover import CoverCampaign
 from latfarm_controller.errors import UsageError
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.reports.facts.platform_record import (
     PlatformRecord,
     by_purpose,
@@ -76,13 +77,14 @@ def _inputs(store: Store, bundles_dir: Path, platform: str) -> str:
 
 
 def _facts(store: Store, bundles_dir: Path, platform: str, campaign: str) -> dict[str, Any]:
+    # A platform that is not known is refused before anything is loaded or fitted.
+    found = record(store, bundles_dir, platform, campaign)
     # There are many small fits: more threads would wait for each other on a busy host.
     # Both libraries are imported first, because the limit only reaches libraries that are loaded.
     import lightgbm  # noqa: F401
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    found = record(store, bundles_dir, platform, campaign)
     with threadpool_limits(1):
         return platform_facts(found)
 
@@ -110,8 +112,8 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         others = sorted({c.platform for c in store.campaigns()} | set(bundles.newest(bundles_dir)))
         raise UsageError(
             f"nothing is known about platform {platform!r}; known platforms: "
-            f"{', '.join(others) or 'none yet'}; to characterise it, run: "
-            f"latfarm characterize --platform {platform}"
+            f"{', '.join(others) or 'none yet'}{hint(platform, others)}; latfarm platforms lists "
+            "those that boards offer, and latfarm characterize measures one of them"
         )
     measured: dict[str, list[Measurement]] = {}
     for each in reversed(chain):

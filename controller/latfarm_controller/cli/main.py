@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
@@ -49,6 +50,7 @@ COMMANDS = (
     "farm.certs",
     "farm.audit",
     "farm.platforms",
+    "campaigns.plan",
     "campaigns.characterize",
     "campaigns.cover",
     "campaigns.campaign",
@@ -158,7 +160,23 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def main() -> NoReturn:
     """Run the console script `latfarm`."""
-    sys.exit(run())
+    code = run()
+    if code == INTERRUPTED:
+        _leave_threads(code)
+    sys.exit(code)
+
+
+def _leave_threads(code: int) -> None:
+    """End at once if threads still compute, as those that fit baselines for a report.
+
+    Python waits at its end for threads of executors, which nobody can stop; a fit takes minutes.
+    All that must be closed, such as the store, was closed before.
+    """
+    working = [t for t in threading.enumerate() if t is not threading.main_thread()]
+    if any(thread.is_alive() and not thread.daemon for thread in working):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

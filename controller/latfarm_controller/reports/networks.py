@@ -20,6 +20,7 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer
 from latfarm_predictors.predict.baseline_sums import baseline_ms
 from latfarm_predictors.predict.predictor import PlatformPredictor
+from latfarm_predictors.predict.source_words import in_words
 from latfarm_predictors.slow_core import pooled_latency
 
 from latfarm_controller.reports import energy
@@ -251,7 +252,7 @@ def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
                     page.cell(" ".join(f"{k}={v}" for k, v in kernel.configuration.items())),
                     page.cell(f"{kernel.latency_ms:.3f}"),
                     page.cell("{:.3f} to {:.3f}".format(*kernel.interval_ms)),
-                    page.cell(kernel.source),
+                    page.cell(in_words(kernel.source)),
                 ]
                 for kernel in kernels
             ),

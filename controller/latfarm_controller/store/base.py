@@ -15,8 +15,8 @@ from latfarm_predictors.measurement import Measurement
 class CampaignRecord:
     """A campaign as it is stored.
 
-    `state` is `running`, `done`, `failed`, `cancelled` or `interrupted`. `config` is what the
-    campaign was made from, `outcome` what it found.
+    `state` is `running`, `done`, `failed`, `cancelled`, `interrupted` or `removed` (a person took
+    it out of all lists). `config` is what the campaign was made from, `outcome` what it found.
     """
 
     campaign_id: str
@@ -186,6 +186,23 @@ class Store(Protocol):
 
         It also changes when measurements are discarded. It is cheap, because only the columns are
         read that tell measurements apart.
+        """
+        ...
+
+    def origins(self, request_ids: Sequence[str]) -> dict[str, list[str]]:
+        """For each request, the ids of the campaigns that were told an answer.
+
+        They are in the order in which `measurements` gives these answers. Requests without any are
+        left out.
+        """
+        ...
+
+    def graph_hashes(self, beginning: str, limit: int = 0) -> list[str]:
+        """Exact hashes of stored graphs, whose exact or network hash begins like that.
+
+        Args:
+            beginning: the first hexadecimal digits; empty: all graphs.
+            limit: most hashes to return; 0: all.
         """
         ...
 

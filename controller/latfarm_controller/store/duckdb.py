@@ -297,6 +297,27 @@ class DuckDBStore:
             cursor.execute("COMMIT")
             return counts
 
+    def origins(self, request_ids: Sequence[str]) -> dict[str, list[str]]:
+        """For each request, the ids of the campaigns that were told an answer."""
+        found: dict[str, list[str]] = {}
+        for request_id, campaign_id in self._file.all(
+            "SELECT request_id, campaign_id FROM measurements "
+            f"WHERE request_id IN (SELECT unnest(?)) ORDER BY {_TOLD} DESC, seq DESC",
+            [list(request_ids)],
+        ):
+            found.setdefault(request_id, []).append(campaign_id)
+        return found
+
+    def graph_hashes(self, beginning: str, limit: int = 0) -> list[str]:
+        """Exact hashes of stored graphs, whose exact or network hash begins like that."""
+        most = f"LIMIT {limit}" if limit > 0 else ""
+        found = self._file.all(
+            "SELECT DISTINCT hash FROM graphs WHERE starts_with(hash, $start) "
+            f"OR starts_with(network_hash, $start) ORDER BY hash {most}",
+            {"start": beginning},
+        )
+        return [row[0] for row in found]
+
     def counts(self) -> dict[str, int]:
         """The number of rows in each table that grows with use."""
         tables = ("measurements", "graphs", "campaigns")

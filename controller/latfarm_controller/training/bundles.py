@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.nearest_names import hint
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -58,8 +59,9 @@ def choose(bundles_dir: Path, platform: str) -> Path:
         )
     if platform not in found:
         raise UsageError(
-            f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}; "
-            f"make one with latfarm characterize --platform {platform}"
+            f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
+            f"{hint(platform, found)}; latfarm platforms lists those that boards offer, and "
+            "latfarm characterize makes a bundle of one of them"
         )
     return found[platform]
 
@@ -121,6 +123,24 @@ def export(bundles_dir: Path, platform: str, path: Path) -> None:
         raise UsageError(f"{path.parent}: there is no such folder; create it first")
     with _stored(path), written_whole(path) as part:
         shutil.copyfile(source, part)
+
+
+def remove(bundles_dir: Path, platform: str, *, every: bool = False) -> list[Path]:
+    """Remove the newest bundle of a platform, or all of them; returns the removed files.
+
+    Raises:
+        UsageError: the platform has no bundle.
+        StoreError: a file cannot be removed.
+    """
+    last = choose(bundles_dir, platform)
+    numbered = [path for path in last.parent.glob(f"*{SUFFIX}") if path.stem.isdecimal()]
+    gone = sorted(numbered, key=lambda path: int(path.stem)) if every else [last]
+    try:
+        for path in gone:
+            path.unlink()
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be removed: {error.strerror}") from error
+    return gone
 
 
 def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:

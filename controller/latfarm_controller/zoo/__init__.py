@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 from latfarm_predictors.graph.graph import Graph
 
+from latfarm_controller import nearest_names
 from latfarm_controller.errors import UsageError
 from latfarm_controller.zoo.families import FAMILIES
 from latfarm_controller.zoo.family import Family
@@ -55,7 +56,8 @@ def find(name: str) -> tuple[Family, int]:
     stem, at, seed = name.partition("@")
     family = FAMILIES.get(stem)
     if family is None:
-        raise UsageError(f"no zoo family {stem!r}; known: {', '.join(FAMILIES)}")
+        near = nearest_names.hint(stem, FAMILIES)
+        raise UsageError(f"no zoo family {stem!r}{near or '; known: ' + ', '.join(FAMILIES)}")
     if at and not (family.drawn and seed.isdecimal()):
         hint = (
             "must be a number" if family.drawn else "needs a drawn family (nasbench201, synthetic)"

@@ -89,6 +89,8 @@ class ModelFile:
 Source: TypeAlias = str | Path | bytes | BinaryIO | Any
 """Where a model may come from: a path, its bytes, an open file, or an `onnx.ModelProto`."""
 
+_LFS_POINTER = b"version https://git-lfs"
+"""How the small text begins that Git LFS leaves in the place of a file that was not fetched."""
 IN_MEMORY = Path("model")
 """What stands for the path of a model that does not come from a path, in errors and names."""
 
@@ -114,6 +116,11 @@ def _opened(file: Path, data: memoryview, *, in_a_folder: bool) -> ModelFile:
     """See `open_model`."""
     if not data:
         raise ModelFileError(f"{file}: is empty; export the model again")
+    if bytes(data[: len(_LFS_POINTER)]) == _LFS_POINTER:
+        raise ModelFileError(
+            f"{file}: is a Git LFS pointer, which stands for the model; get the model with: "
+            "git lfs pull"
+        )
     model = onnx.ModelProto()
     try:
         skeleton = skeleton_of(data)

@@ -179,7 +179,8 @@ class Reader:
                 )
         elif declared is None:
             raise DynamicShapeError(
-                f"{self._file}: input {name!r} has no shape; give --shape {name}:1,3,224,224"
+                f"{self._file}: input {name!r} has no shape; give --shape {name}:1,3,224,224 for "
+                f"an image, or --shape {name}:1,128 for 128 tokens"
             )
         else:
             wanted = declared if self._batch is None else (self._batch, *declared[1:])
@@ -305,6 +306,10 @@ def _attribute(proto: Any) -> Any:
     raise UnsupportedError(f"attribute {proto.name!r} has a type that is not known")
 
 
+_OF_SEQUENCES = ("seq", "len", "token", "time", "frame")
+"""What names of open axes contain that hold the length of a sequence."""
+
+
 def _short(text: str) -> str:
     """A text of the file, in one line and cut to a bounded length."""
     text = "".join(c if c.isprintable() else " " for c in text[: _QUOTED_LETTERS + 1])
@@ -316,9 +321,24 @@ def _shape_text(shape: Sequence[int | str | None]) -> str:
 
 
 def _suggestion(shape: Dims) -> str:
-    """Sizes that an error message suggests: 1 for an open batch, 224 for open sides of an image."""
+    """Sizes that an error message suggests: 1 for an open batch, 128 for the length of a sequence.
+
+    Four sizes are those of an image: three channels, and sides of 224 pixels.
+    """
     filled = [
-        size if isinstance(size, int) else (1 if axis == 0 else 3 if axis == 1 else 224)
+        size if isinstance(size, int) else _likely(axis, size or "", len(shape))
         for axis, size in enumerate(shape)
     ]
     return ",".join(str(size) for size in filled)
+
+
+def _likely(axis: int, name: str, rank: int) -> int:
+    """A likely size of an open axis, by its name in the model, its place and the number of axes."""
+    told = name.lower()
+    if any(word in told for word in _OF_SEQUENCES):
+        return 128
+    if axis == 0 or "batch" in told:
+        return 1
+    if rank != 4:
+        return 128
+    return 3 if axis == 1 else 224

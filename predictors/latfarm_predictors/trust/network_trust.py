@@ -200,6 +200,31 @@ def weighted_coverage(predictor: PlatformPredictor, graph: Graph) -> float:
     return _mean(found, np.array([kernel.latency_ms for kernel in answer.kernels]))
 
 
+def covered_share(predictor: PlatformPredictor, graph: Graph, answer: Answer) -> float:
+    """Share of a network's predicted time that is in kernels which need no measurement of theirs.
+
+    These are the kernels that `badly_covered` leaves out. A predictor that does not hold the
+    measurements it was made from tells it by the sources of its kernels.
+
+    Args:
+        predictor: the platform's predictor.
+        graph: the network.
+        answer: what the predictor answered for the network.
+    """
+    if not answer.kernels:
+        return 1.0
+    latency = np.array([kernel.latency_ms for kernel in answer.kernels])
+    if predictor.confidence is None:
+        sources = [kernel.source for kernel in answer.kernels]
+        bad = np.array([s.startswith("fallback:") and s != VIEW for s in sources], dtype=np.bool_)
+    else:
+        with usable_bundle(predictor.bundle):
+            spans = np.array([kernel.interval_ms for kernel in answer.kernels]).reshape(-1, 2)
+            covered = _covered(predictor.confidence, layers_of(predictor, graph), answer)
+            bad = badly_covered(covered, (spans[:, 1] - spans[:, 0]) / latency)
+    return _mean(np.where(bad, 0.0, 1.0), latency)
+
+
 def layers_of(predictor: PlatformPredictor, *graphs: Graph) -> Table:
     """All kernels of some networks, in the order in which answers have them."""
     rules = predictor.rules

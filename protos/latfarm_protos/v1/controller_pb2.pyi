@@ -240,16 +240,32 @@ class GetCampaignRequest(_message.Message):
     def __init__(self, campaign_id: _Optional[str] = ...) -> None: ...
 
 class ListMeasurementsRequest(_message.Message):
-    __slots__ = ("platform", "campaign_id", "purpose", "limit")
+    __slots__ = ("platform", "campaign_id", "purpose", "limit", "details")
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
     platform: str
     campaign_id: str
     purpose: str
     limit: int
-    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    details: bool
+    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ..., details: bool = ...) -> None: ...
+
+class GetGraphRequest(_message.Message):
+    __slots__ = ("hash",)
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    hash: str
+    def __init__(self, hash: _Optional[str] = ...) -> None: ...
+
+class GetGraphResponse(_message.Message):
+    __slots__ = ("graph_json", "hash")
+    GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    graph_json: bytes
+    hash: str
+    def __init__(self, graph_json: _Optional[bytes] = ..., hash: _Optional[str] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("platform", "campaign_id")
@@ -266,7 +282,9 @@ class ReportResponse(_message.Message):
     def __init__(self, facts_json: _Optional[str] = ...) -> None: ...
 
 class Measurement(_message.Message):
-    __slots__ = ("json",)
+    __slots__ = ("json", "details_json")
     JSON_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
-    def __init__(self, json: _Optional[str] = ...) -> None: ...
+    details_json: str
+    def __init__(self, json: _Optional[str] = ..., details_json: _Optional[str] = ...) -> None: ...

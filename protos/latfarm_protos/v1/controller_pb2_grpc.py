@@ -89,6 +89,16 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
                 )
+        self.RemoveCampaign = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/RemoveCampaign',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+                )
+        self.GetGraph = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/GetGraph',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.FromString,
+                )
         self.ListResults = channel.unary_stream(
                 '/latfarm_protos.v1.ControllerService/ListResults',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.SerializeToString,
@@ -203,6 +213,20 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveCampaign(self, request, context):
+        """Takes a campaign that does not run out of all lists. Its measurements stay in the store.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetGraph(self, request, context):
+        """Gives the network with a hash that results tell.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListResults(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -293,6 +317,16 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.CancelCampaign,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.SerializeToString,
+            ),
+            'RemoveCampaign': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveCampaign,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.SerializeToString,
+            ),
+            'GetGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGraph,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.SerializeToString,
             ),
             'ListResults': grpc.unary_stream_rpc_method_handler(
                     servicer.ListResults,
@@ -566,6 +600,40 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/CancelCampaign',
             latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RemoveCampaign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/RemoveCampaign',
+            latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/GetGraph',
+            latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

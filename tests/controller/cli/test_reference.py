@@ -82,6 +82,16 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
     }
 
 
+def test_summaries_in_lists_of_commands_end_within_80_columns(generator: ModuleType) -> None:
+    for name, command, _ in generator.commands():
+        listed = getattr(command, "commands", {})
+        context = command.context_class(command, info_name=name, terminal_width=80)
+        shown = command.get_help(context).partition("Commands:")[2].splitlines()
+        assert not [line for line in shown if line.endswith("...")], name
+        assert all(len(line) <= 80 for line in shown), name
+        assert len(shown) >= len(listed)
+
+
 def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys\n"

@@ -12,7 +12,7 @@ import pytest
 from latfarm_controller.app import reporting
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
-from latfarm_controller.reports.facts.platform_record import newest_fusion_run
+from latfarm_controller.reports.facts.platform_record import newest_fusion_run, unseen_networks
 from latfarm_controller.reports.pages import fusion as html_fusion
 from latfarm_controller.reports.platform_report import render
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -117,3 +117,19 @@ def test_the_newest_finished_run_of_fusion_is_the_dedicated_one(store: DuckDBSto
     assert found is not None
     assert found.campaign_id == "new"
     assert newest_fusion_run(store, "other") is None
+
+
+def test_unstable_answers_to_questions_judge_nobody(store: DuckDBStore) -> None:
+    widths = {"asked": 8, "shaky": 9, "planned": 10}
+    graphs = {name: toy.network(name, (width,), 12) for name, width in widths.items()}
+    told = [
+        (toy.measured(graphs["asked"], "query", 2.0, 1), graphs["asked"]),
+        (replace(toy.measured(graphs["shaky"], "query", 2.0, 2), unstable=True), graphs["shaky"]),
+        (
+            replace(toy.measured(graphs["planned"], "network", 2.0, 3), unstable=True),
+            graphs["planned"],
+        ),
+    ]
+    store.add_measurements("c", told)
+    found = unseen_networks(store, toy.PLATFORM, [])
+    assert sorted(network.graph.name for network in found) == ["asked", "planned"]

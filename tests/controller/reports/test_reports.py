@@ -93,6 +93,18 @@ def test_agreement_marks_points_inside_and_outside() -> None:
     assert svg.agreement([svg.Point("bad", 0.0, 1, 1, 1)]) == ""
 
 
+def test_a_plot_has_a_legend_and_names() -> None:
+    points = [svg.Point(f"net{n}", 10.0, 10.0 + n, 9.0, 11.5) for n in range(12)]
+    text = svg.agreement(points, named=False)
+    assert "inside its interval: 12" in text
+    assert "outside: 0" in text
+    assert "within 10 %" in text
+    # Without room for all names, those stand there whose predictions are furthest off.
+    names = {f"net{n}" for n in range(12) if f">net{n}</text>" in text}
+    assert names == {f"net{n}" for n in range(6, 12)}
+    assert all(f">net{n}</text>" in svg.agreement(points) for n in range(12))
+
+
 def test_write_is_whole(tmp_path: Path) -> None:
     path = page.write(tmp_path / "deep" / "r.html", "<p>")
     assert path.read_text() == "<p>"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Mapping
 
+from latfarm_agent.runtimes.simulated.built_in import PROFILES, built_in
+
 
 @dataclass(frozen=True)
 class SimulatedTiles:
@@ -221,12 +223,14 @@ class BoardProfile:
 
     @staticmethod
     def read(path: Path) -> BoardProfile:
-        """Read the file of a profile.
+        """Read the file of a profile, or take a built-in one that has this name.
 
         Raises:
             OSError: the file cannot be read.
             ValueError: it is not a profile; the message names the file.
         """
+        if str(path) in PROFILES and not path.exists():
+            return BoardProfile.from_json(built_in(str(path)))
         try:
             return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:

@@ -106,7 +106,7 @@ class SimulatedRuntime:
         del threads
         if not profile:
             raise RuntimeFailure(
-                "RUNTIME_MISSING", "no board is simulated; start the agent with --simulate FILE"
+                "RUNTIME_MISSING", "no board is simulated; start the agent with --simulate npu"
             )
         try:
             self._profile = BoardProfile.read(Path(profile))

@@ -25,8 +25,11 @@ BUDGET_SPENT = "BUDGET_SPENT"
 SENTINELS = "sentinels"
 """The line of the account for sentinels, whichever stage asked them."""
 PIECE = 8
-"""Number of requests that are asked at once where board time is limited: the time is known after
-each piece, so that at most one piece exceeds the limit."""
+"""Largest number of requests that are asked at once where board time is limited: the time is known
+after each piece, so that at most one piece exceeds the limit."""
+FIRST_PIECE = 2
+"""Number of requests that a stage asks first, when nothing is known of how long its requests take:
+on a busy host, a network takes a hundred times as long as a kernel."""
 
 
 @dataclass
@@ -133,7 +136,8 @@ class Purse:
             room_ms = min(self.left_ms - limits.keep_ms, ends.most_ms - self.board_ms)
             if room < 1 or room_ms <= 0:
                 break
-            size = int(min(room, len(unique) - asked, PIECE if room_ms < math.inf else math.inf))
+            most = self._piece(stage, room_ms) if room_ms < math.inf else math.inf
+            size = int(min(room, len(unique) - asked, most))
             piece = unique[asked : asked + size]
             answers = yield Batch(batch.stage, piece, batch.done + asked, batch.total)
             self._note(stage, piece, answers)
@@ -144,6 +148,19 @@ class Purse:
             self._line(stage).left_out += len(refused)
             found |= {r.request_id: _refused(r) for r in refused}
         return found
+
+    def _piece(self, stage: str, room_ms: float) -> int:
+        """How many requests are asked at once, so that they hardly exceed the time that is left.
+
+        Args:
+            stage: the line of the account, which tells how long its requests took so far.
+            room_ms: board time that is left for the stage, in milliseconds.
+        """
+        line = self.spent(stage)
+        if not line.measurements:
+            return FIRST_PIECE
+        each_ms = max(line.board_ms / line.measurements, 1e-3)
+        return int(min(max(room_ms / each_ms, 1), PIECE))
 
     def _note(self, stage: str, requests: Sequence[MeasurementRequest], answers: Answers) -> None:
         for request in requests:

@@ -7,23 +7,30 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
     rich_markup_mode=None,
     help="""
-    Bundles: the files that latfarm characterize writes and latfarm predict reads.
-    Without a subcommand, list them.
+    Bundles: files that hold what predictions need.
+
+    latfarm characterize writes them, and latfarm predict reads them. Without a subcommand, list
+    them.
 
     \b
     Examples:
-      latfarm bundle
+      latfarm bundle list
       latfarm bundle show local-onnxruntime1.31-fp32-1t
       latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
       latfarm bundle import pixel.zip
     """,
 )
+
+
+Platform = Annotated[
+    str, typer.Argument(help="Platform of the bundle.", autocompletion=complete.platforms)
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -32,13 +39,26 @@ def register(root: typer.Typer) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def list_bundles(
+def bundles_listed(
     context: typer.Context,
     as_json: inputs.Json = False,
 ) -> None:
     """List the platforms that have a bundle."""
-    if context.invoked_subcommand:
-        return
+    if not context.invoked_subcommand:
+        list_bundles(as_json)
+
+
+@app.command("list")
+def list_bundles(as_json: inputs.Json = False) -> None:
+    """List the platforms that have a bundle.
+
+    The file of the newest bundle stands beside each.
+
+    \b
+    Examples:
+      latfarm bundle list
+      latfarm bundle list --json
+    """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import newest
 
@@ -51,13 +71,15 @@ def list_bundles(
 
 @app.command("show")
 def show_bundle(
-    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
+    platform: Platform,
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
     ] = 0.9,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show what the newest bundle of a platform was made from, and what its intervals promise.
+    """Show what a bundle was made from, and what it promises.
+
+    It is the newest bundle of the platform.
 
     \b
     Examples:
@@ -92,9 +114,46 @@ def show_bundle(
     output.table("", ["", ""], [list(row) for row in rows])
 
 
+@app.command("remove")
+def remove_bundle(
+    platform: Platform,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Remove all bundles of the platform, instead of the newest one alone."
+        ),
+    ] = False,
+    as_json: inputs.Json = False,
+) -> None:
+    """Remove the newest bundle of a platform.
+
+    The one before it, if any, is used again. Measurements stay in the store: latfarm bundle retrain
+    makes a bundle from them again, as long as one bundle of the platform is left to say from which
+    campaign.
+
+    \b
+    Examples:
+      latfarm bundle remove local-onnxruntime1.31-fp32-1t
+      latfarm bundle remove local-onnxruntime1.31-fp32-1t --all
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.bundles import newest, remove
+
+    folder = load_config().bundles_dir
+    gone = remove(folder, platform, every=every)
+    left = newest(folder).get(platform)
+    if as_json:
+        removed = [str(path) for path in gone]
+        told = {"platform": platform, "removed": removed, "bundle": str(left) if left else None}
+        output.json_text(told)
+        return
+    output.err().print("\n".join(f"{path} was removed" for path in gone))
+    output.err().print(f"{platform} now uses {left}" if left else f"{platform} has no bundle now")
+
+
 @app.command("export")
 def export_bundle(
-    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
+    platform: Platform,
     path: Annotated[Path, typer.Argument(help="File to write.")],
 ) -> None:
     """Copy the newest bundle of a platform to a file.
@@ -113,7 +172,9 @@ def export_bundle(
 
 @app.command("import")
 def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -> None:
-    """Check the bundle in a file, and use it as the newest bundle of its platform.
+    """Check the bundle in a file, and use it.
+
+    It becomes the newest bundle of its platform.
 
     \b
     Examples:
@@ -130,14 +191,15 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
 
 @app.command("retrain")
 def retrain_bundle(
-    platform: Annotated[str, typer.Argument(help="Platform of the bundle.")],
+    platform: Platform,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make a platform's bundle again from the measurements of its newest bundle.
+    """Make a platform's bundle again.
 
-    Use this after an update of latfarm, so that the bundle gains what newer versions store. Nothing
-    is measured and no board is needed. It cannot run while latfarm serve runs.
+    It is made from the measurements of the newest bundle. Use this after an update of latfarm, so
+    that the bundle gains what newer versions store. Nothing is measured and no board is needed. It
+    cannot run while latfarm serve runs.
 
     \b
     Examples:

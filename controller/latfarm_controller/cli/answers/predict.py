@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from latfarm_predictors.baselines.names import BASELINES
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.answers.predict_remarks import remarks_on
+from latfarm_controller.cli.answers.predict_show import Prediction, show_one, show_table
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
-    from latfarm_predictors.predict.answer import Answer, EnergyAnswer
     from latfarm_predictors.predict.predictor import PlatformPredictor
-    from latfarm_predictors.trust.network_trust import NetworkTrust
 
-MOST_KERNELS = 8
-"""Number of kernels that the table shows, the longest first."""
-UNCALIBRATED = " (uncalibrated: too few measured networks)"
-"""Note after an interval whose width rests on no calibration networks."""
+Platforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform. It may be left out if only one platform has a bundle. May be "
+        "repeated: each platform is then a column.",
+        autocompletion=complete.platforms,
+    ),
+]
 Coverage = Annotated[
     float,
     typer.Option(
@@ -55,9 +60,14 @@ Baselines = Annotated[
 EXAMPLES = """
     Predict the latency of ONNX models from a bundle. No board is needed.
 
+    Several models, a folder of them, or several platforms make one table. A yellow line tells what
+    an answer lacks, and the command that mends it.
+
     \b
     Examples:
       latfarm predict model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm predict models/
+      latfarm predict models/ -p local-onnxruntime1.31-fp32-1t -p local-litert2.3-fp32-1t
       latfarm predict models/ --json
       latfarm predict dynamic.onnx --batch 1
       latfarm predict dynamic.onnx --shape input:1,3,224,224
@@ -74,7 +84,7 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     models: inputs.Models,
-    platform: inputs.BundlePlatform = "",
+    platform: Platforms = None,
     coverage: Coverage = 0.9,
     energy: PredictEnergy = False,
     explain: Explain = False,
@@ -93,53 +103,50 @@ def predict(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import open_bundle
 
-    predictor = open_bundle(load_config().bundles_dir, platform)
-    named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
-    found = _predict(predictor, named, coverage, energy=energy, explain=explain)
-    if wanted:
-        from latfarm_predictors.predict.baseline_sums import baseline_ms
-
-        for one in found:
-            one.baselines = {name: baseline_ms(predictor, one.graph, name) for name in wanted}
+    bundles_dir = load_config().bundles_dir
+    names = list(dict.fromkeys(platform or [])) or [""]
+    found = []
+    for name in names:
+        predictor = open_bundle(bundles_dir, name)
+        named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
+        predictions = _predict(predictor, named, coverage, energy=energy, explain=explain)
+        for one in predictions if wanted else ():
+            one.baselines = _by_baselines(predictor, one.graph, wanted)
+        found.append(predictions)
+    several = several or len(names) > 1
     if as_json:
-        data = [one.to_json() for one in found]
+        data = [one.to_json() for predictions in found for one in predictions]
         output.json_text(data if several else data[0])
     else:
-        for one in found:
-            _show(one)
+        _show(found, models, several=several, explain=explain)
     return 2 if len(graphs) < len(files) else 0
 
 
-@dataclass
-class _Prediction:
-    """All that is predicted of one model.
+def _show(
+    found: Sequence[Sequence[Prediction]], asked: Sequence[Path], *, several: bool, explain: bool
+) -> None:
+    """Print the predictions: one in detail, several as a table, and all layers if asked for."""
+    if not several:
+        show_one(found[0][0])
+        return
+    show_table(found, asked)
+    if explain:
+        from latfarm_controller.cli.answers.predict_explain import show_trust
 
-    Attributes:
-        model: its file.
-        graph: the network.
-        answer: its latency.
-        cost: its energy; None unless it is asked for.
-        trust: how far the answer can be trusted; None unless it is asked for.
-        baselines: latencies by other predictors, in milliseconds, by their names.
-    """
+        for one in (each for predictions in found for each in predictions):
+            assert one.trust is not None
+            output.out().print()
+            output.out().print(f"{one.model} on {one.answer.platform}", style="bold")
+            show_trust(one.trust)
 
-    model: Path
-    graph: Graph
-    answer: Answer
-    cost: EnergyAnswer | None = None
-    trust: NetworkTrust | None = None
-    baselines: dict[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """The answer as plain JSON types, with what else was asked for."""
-        data = {"model": str(self.model)} | self.answer.to_json()
-        if self.cost is not None:
-            data["energy"] = self.cost.to_json()
-        if self.trust is not None:
-            data["trust"] = self.trust.to_json()
-        if self.baselines:
-            data["baselines"] = self.baselines
-        return data
+def _by_baselines(
+    predictor: PlatformPredictor, graph: Graph, names: Sequence[str]
+) -> dict[str, float]:
+    """Latencies of a network by other predictors, in milliseconds."""
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
+
+    return {name: baseline_ms(predictor, graph, name) for name in names}
 
 
 def _predict(
@@ -149,18 +156,21 @@ def _predict(
     *,
     energy: bool,
     explain: bool,
-) -> list[_Prediction]:
+) -> list[Prediction]:
     """Predict latencies, and energies and trust where these are asked for."""
+    from latfarm_predictors.trust.network_trust import covered_share, trust
+
     graphs = [graph for _, graph in named]
     costs = predictor.predict_energies(graphs, coverage) if energy else []
-    found = [_Prediction(file, graph, predictor.predict(graph, coverage)) for file, graph in named]
+    found = []
+    for (file, graph), answer in zip(named, predictor.predict_many(graphs, coverage), strict=True):
+        covered = covered_share(predictor, graph, answer)
+        remarks = remarks_on(predictor, graph, answer, covered)
+        found.append(Prediction(file, graph, answer, covered, remarks))
     for one, cost in zip(found, costs, strict=False):
         one.cost = cost
-    if explain:
-        from latfarm_predictors.trust.network_trust import trust
-
-        for one in found:
-            one.trust = trust(predictor, one.graph, coverage, model=str(one.model))
+    for one in found if explain else ():
+        one.trust = trust(predictor, one.graph, coverage, model=str(one.model))
     return found
 
 
@@ -176,65 +186,3 @@ def _baselines(names: list[str]) -> list[str]:
                 f"there is no baseline {name!r}; known baselines: {', '.join(BASELINES)}"
             )
     return list(dict.fromkeys(names))
-
-
-def _show(found: _Prediction) -> None:
-    answer, cost = found.answer, found.cost
-    _show_totals(answer, cost)
-    _show_kernels(answer, cost)
-    for text in answer.unsupported:
-        output.out().print(f"unsupported: {text}", style="yellow")
-    output.out().print()
-    for name, latency_ms in found.baselines.items():
-        output.out().print(f"by {name}: {latency_ms:.3f} ms")
-    if found.trust is not None:
-        from latfarm_controller.cli.answers.predict_explain import show_trust
-
-        show_trust(found.trust)
-
-
-def _show_totals(answer: Answer, cost: EnergyAnswer | None) -> None:
-    low, high = answer.interval_ms
-    trust = "" if answer.calibrated else UNCALIBRATED
-    console = output.out()
-    console.print(
-        f"{answer.network} on {answer.platform}: {answer.latency_ms:.3f} ms, "
-        f"{answer.coverage:.0%} interval "
-        f"{low:.3f} to {high:.3f} ms{trust}",
-        style="bold",
-    )
-    if answer.guarantee is not None and answer.calibrated:
-        console.print(answer.guarantee.sentence, style="dim")
-    if cost is not None:
-        low, high = cost.interval_mj
-        trust = "" if cost.calibrated else UNCALIBRATED
-        console.print(
-            f"{cost.energy_mj:.4g} mJ an inference above rest, by {cost.rail}, "
-            f"{cost.coverage:.0%} interval {low:.4g} to {high:.4g} mJ{trust}",
-            style="bold",
-        )
-
-
-def _show_kernels(answer: Answer, cost: EnergyAnswer | None) -> None:
-    """A table of the longest kernels."""
-    order = sorted(range(len(answer.kernels)), key=lambda i: -answer.kernels[i].latency_ms)
-    longest = order[:MOST_KERNELS]
-    output.table(
-        "",
-        ["kernel", "configuration", "ms", "interval", *(["mJ"] if cost else []), "source"],
-        [
-            [
-                kernel.type,
-                " ".join(f"{k}={v}" for k, v in kernel.configuration.items()),
-                f"{kernel.latency_ms:.4f}",
-                "{:.4f} to {:.4f}".format(*kernel.interval_ms),
-                *([f"{cost.kernels[index].energy_mj:.4g}"] if cost else []),
-                kernel.source,
-            ]
-            for index in longest
-            for kernel in [answer.kernels[index]]
-        ],
-    )
-    if len(answer.kernels) > len(longest):
-        hidden = len(answer.kernels) - len(longest)
-        output.out().print(f"... and {hidden} shorter kernels (--json)")

@@ -21,6 +21,8 @@ Publish = Annotated[
     ),
 ]
 
+Refresh = Annotated[bool, typer.Option(help="Measure even if the store has an answer.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -31,7 +33,7 @@ def query(
     models: inputs.Models,
     platform: inputs.Platform,
     publish: Publish = False,
-    refresh: Annotated[bool, typer.Option(help="Measure even if the store has an answer.")] = False,
+    refresh: Refresh = False,
     energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -39,10 +41,11 @@ def query(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Report the latency of models: from the store if it is known, else from a board.
+    """Report the latency of models, from the store or a board.
 
-    It is shown as timed, and corrected for the core's slowdown, as predictions are. The store knows
-    a network even if another tool exported its model; the answer says so ("same_export": false).
+    A board is asked if the store does not know the model. The latency is shown as timed, and
+    corrected for the core's slowdown, as predictions are. The store knows a network even if another
+    tool exported its model; the answer says so ("same_export": false).
 
     \b
     Examples:
@@ -52,24 +55,20 @@ def query(
     """
     from latfarm_predictors.graph.hash import hash_of
 
+    from latfarm_controller.cli.shell.connect import controller
+
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
-    from latfarm_controller.cli.shell.connect import controller
-
     code = 2 if len(graphs) < len(files) else 0
     answers, rows = [], []
     with controller(wait_s) as client:
         for file, read in graphs:
             graph = inputs.for_platform(read, platform)
+            tier = "publish" if publish else ""
             measurement, hit = client.query(
-                graph,
-                platform,
-                tier="publish" if publish else "",
-                refresh=refresh,
-                energy=energy,
-                on_progress=lambda text: output.err().print(text, style="dim"),
+                graph, platform, tier=tier, refresh=refresh, energy=energy, on_progress=_tell
             )
             own = measurement.graph_hash == hash_of(graph)
             known = {"model": str(file), "hit": hit, "same_export": own}
@@ -87,6 +86,11 @@ def query(
         costs = output.ENERGY_HEADER if energy else ()
         output.table("", ["model", *output.LATENCY_HEADER, *costs, "runs", "from", ""], rows)
     return code
+
+
+def _tell(text: str) -> None:
+    """Print the progress of a question on standard error."""
+    output.err().print(text, style="dim")
 
 
 def _row(file: Path, measurement: Measurement, *, hit: bool, own: bool, energy: bool) -> list[str]:

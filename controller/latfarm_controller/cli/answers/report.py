@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -25,11 +25,17 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    platform: Annotated[str, typer.Argument(help="Name of the platform; see latfarm platforms.")],
+    platform: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the platform; see latfarm platforms.", autocompletion=complete.platforms
+        ),
+    ],
     campaign: Annotated[
         str,
         typer.Option(
-            help="Id or name of the campaign to report on. Default: the newest characterisation."
+            help="Id or name of the campaign to report on. Default: the newest characterisation.",
+            autocompletion=complete.campaigns,
         ),
     ] = "",
     to: Annotated[
@@ -43,9 +49,10 @@ def report(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Report accuracy, latency staircases, fusion, coverage and conditions of a platform.
+    """Report what is known about a platform, as one HTML file.
 
-    Nothing is measured. The HTML file needs no network and has no scripts.
+    It tells accuracy, latency staircases, fusion, coverage and conditions. Nothing is measured. The
+    HTML file needs no network and has no scripts.
 
     \b
     Examples:
@@ -58,8 +65,8 @@ def report(
     with controller(wait_s) as client:
         if not as_json:
             output.err().print(
-                "preparing the report; where measurements have changed, baselines are fitted "
-                "again ..."
+                "preparing the report; if measurements have changed since the last one, baselines "
+                "must be fitted, which takes up to some minutes ..."
             )
         facts = client.report(platform, campaign)
     if as_json:

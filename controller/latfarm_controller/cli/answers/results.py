@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
-from latfarm_controller.errors import UsageError
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask
+
+if TYPE_CHECKING:
+    from latfarm_predictors.measurement import Measurement
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -27,16 +30,27 @@ app = typer.Typer(
     """,
 )
 Platform = Annotated[
-    str, typer.Option("--platform", "-p", help="Only measurements of this platform.")
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Only measurements of this platform.",
+        autocompletion=complete.platforms,
+    ),
 ]
 CampaignOption = Annotated[
     str,
-    typer.Option("--campaign", help="Only measurements of this campaign, named by its id or name."),
+    typer.Option(
+        "--campaign",
+        help="Only measurements of this campaign, named by its id or name.",
+        autocompletion=complete.campaigns,
+    ),
 ]
 Purpose = Annotated[
     str,
     typer.Option(
-        help="Only measurements of this purpose: fusion, kernel, network, sentinel or query."
+        help="Only measurements of this purpose: fusion, kernel, probe, padding, context, network, "
+        "sentinel, query, check or engine."
     ),
 ]
 
@@ -69,35 +83,58 @@ def list_results(
     with controller(wait_s) as client:
         found = list(
             islice(
-                client.results(
+                client.detailed_results(
                     platform=platform, campaign_id=campaign, purpose=purpose, limit=limit
                 ),
                 limit or None,
             )
         )
     if as_json:
-        output.json_text([output.measurement_json(m) for m in found])
+        output.json_text([_as_dict(measurement, details) for measurement, details in found])
         return
     output.table(
         "",
         [
-            *("graph", "platform", "purpose", *output.LATENCY_HEADER),
+            *("graph", "network or kernel", "platform", "purpose", "campaign", "measured at"),
+            *output.LATENCY_HEADER,
             *(output.ENERGY_HEADER if energy else ()),
             *("runs", "outcome"),
         ],
         [
             [
                 m.graph_hash[:12],
+                details.get("kernel") or details.get("network", ""),
                 m.platform,
                 m.purpose,
+                details.get("campaign", ""),
+                _when(m),
                 *output.latency_cells(m, 4),
                 *(output.energy_cells(m) if energy else ()),
                 str(m.runs),
                 m.error_code or output.stability(m) or str(m.outcome),
             ]
-            for m in found
+            for m, details in found
         ],
     )
+
+
+def _when(measurement: Measurement) -> str:
+    """When a measurement was received, in Coordinated Universal Time, to the minute."""
+    from latfarm_controller.cli.answers.results_file import moment
+
+    found = moment(measurement.told_at_s)
+    return "" if found is None else found.strftime("%Y-%m-%d %H:%M")
+
+
+def _as_dict(measurement: Measurement, details: Mapping[str, Any]) -> dict[str, Any]:
+    """A measurement and its details as plain JSON types, with times as ISO 8601 has them."""
+    from latfarm_controller.cli.answers.results_file import moment
+
+    told = output.measurement_json(measurement) | dict(details)
+    for name in ("measured_at", "received_at"):
+        found = moment(getattr(measurement, f"{name}_s"))
+        told[name] = None if found is None else found.isoformat()
+    return told
 
 
 @app.command()
@@ -110,18 +147,20 @@ def export(
 ) -> None:
     """Write measurements as CSV or Parquet.
 
+    Each has its network, kernel and campaign. Times are timestamps, and in Parquet layers, settings
+    and conditions are nested types. The folder of the file must exist.
+
     \b
     Examples:
       latfarm results export measurements.parquet
       latfarm results export nets.csv --purpose network -p local-onnxruntime1.31-fp32-1t
     """
+    from latfarm_controller.cli.answers.results_file import check_path, write_results
     from latfarm_controller.cli.shell.connect import controller
-    from latfarm_controller.store.snapshot import write_measurements
 
-    if path.suffix not in {".csv", ".parquet"}:
-        raise UsageError(f"{path}: the name of the file must end in .csv or .parquet")
+    check_path(path)
     with controller(wait_s) as client:
-        found = client.results(platform=platform, campaign_id=campaign, purpose=purpose)
+        found = client.detailed_results(platform=platform, campaign_id=campaign, purpose=purpose)
         with callers_umask():
-            rows = write_measurements(path, found)
+            rows = write_results(path, found)
     output.err().print(f"{rows} measurements were written to {path}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Campaigns are plans of measurements, which can be stopped and resumed at any point.
+    Run, watch, stop and resume plans of measurements.
+
+    Campaigns can be stopped and resumed at any point.
 
     \b
     Examples:
@@ -31,7 +33,9 @@ app = typer.Typer(
       latfarm campaign resume characterize-1f2e3d4c
     """,
 )
-Name = Annotated[str, typer.Argument(help="Id or name of the campaign.")]
+Name = Annotated[
+    str, typer.Argument(help="Id or name of the campaign.", autocompletion=complete.campaigns)
+]
 GRAPHS = {"graphs", "held_out", "exclude_graphs"}
 """Entries of configurations that are lists of networks."""
 
@@ -105,7 +109,9 @@ def run(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Run a campaign and show its progress; the same command again resumes it.
+    """Run a campaign and show its progress.
+
+    The same command again resumes it.
 
     \b
     Examples:
@@ -183,7 +189,9 @@ def show(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) ->
 
 @app.command()
 def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Show the progress of a campaign in a running latfarm serve until it ends.
+    """Show the progress of a campaign until it ends.
+
+    It runs in latfarm serve.
 
     \b
     Examples:
@@ -223,3 +231,20 @@ def cancel(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) 
 
     with controller(wait_s) as client:
         _show(client.cancel(name), as_json)
+
+
+@app.command()
+def remove(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Take a campaign out of all lists.
+
+    Its measurements stay in the store. A campaign that runs must be stopped first. The command that
+    started it starts it again, with the measurements that it has.
+
+    \b
+    Examples:
+      latfarm campaign remove characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.remove(name), as_json)

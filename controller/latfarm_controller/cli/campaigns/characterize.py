@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.shell import inputs, output
+
+if TYPE_CHECKING:
+    from latfarm_controller.api.client import ControllerClient
 
 
 class SamplerName(StrEnum):
@@ -159,10 +162,12 @@ def characterize(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Detect fusion rules, measure kernels and calibration networks, train, write a bundle.
+    """Measure and train all that predictions need.
 
-    The budget bounds all of it, and a table at the end tells where it went. A report is written
-    as well; latfarm report writes it again.
+    It detects fusion rules, measures kernels and calibration networks, trains a predictor, and
+    writes it as a bundle. The first line tells what it will cost, as latfarm plan does. The budget
+    bounds all of it, and a table at the end tells where it went. A report is written as well;
+    latfarm report writes it again.
 
     You can stop this at any point; the same command continues where it stopped.
 
@@ -209,10 +214,13 @@ def _run(
 ) -> None:
     """Run the campaign, and print what it found."""
     from latfarm_controller.cli.answers.report import make
+    from latfarm_controller.cli.campaigns.plan import first_line, plan_of
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
     with controller(wait_s) as client:
+        if not as_json and not _is_done(client, platform, config, name):
+            first_line(plan_of(client, platform, config), starts_ray=client.hosted)
         campaign = follow(client, client.start("characterize", platform, config, name).campaign_id)
         report = make(client, platform, campaign.campaign_id)
     outcome = campaign.outcome
@@ -234,6 +242,21 @@ def _run(
         _show_energy(outcome)
     if report is not None:
         output.out().print(f"report: {report}")
+
+
+def _is_done(client: ControllerClient, platform: str, config: Mapping[str, Any], name: str) -> bool:
+    """Whether the same campaign has ended before, so that nothing will be measured."""
+    import json
+
+    from latfarm_controller.app.campaign_runs import campaign_id
+    from latfarm_controller.errors import UsageError
+
+    same = json.loads(json.dumps(dict(config)))
+    try:
+        known = client.campaign(campaign_id("characterize", platform, same, name))
+    except UsageError:
+        return False
+    return known.state == "done"
 
 
 def _show_spent(spent: Mapping[str, Any]) -> None:

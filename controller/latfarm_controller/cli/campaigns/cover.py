@@ -56,12 +56,12 @@ def cover(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Measure the kernels of networks that a bundle covers badly, and make a better bundle.
+    """Measure the kernels that a bundle covers badly.
 
-    A kernel is badly covered if no kernel of its kind was measured, or if none near it was measured
-    and its interval is wide; latfarm predict --explain shows these kernels. The new bundle is made
-    from all measurements of the old one and the new measurements. You can stop this at any point;
-    the same command continues where it stopped.
+    A better bundle is made from them. A kernel is badly covered if no kernel of its kind was
+    measured, or if none near it was measured and its interval is wide; latfarm predict --explain
+    shows these kernels. The new bundle is made from all measurements of the old one and the new
+    measurements. You can stop this at any point; the same command continues where it stopped.
 
     \b
     Examples:

@@ -1,51 +1,26 @@
-"""`latfarm demo`: characterise this machine, and judge the predictor on networks held out.
-
-The networks held out are the ONNX graphs that ship inside the `onnx` package. No family of their
-lineages is in the draws of kernels, of profiled networks and of calibration networks, and no kernel
-with exactly their sizes is trained on.
-"""
+"""`latfarm demo`: characterise this machine, and judge the predictor on networks held out."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.campaigns import demo_options as options
+from latfarm_controller.cli.campaigns.demo_clock import LONGEST_MINUTES
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions
 from latfarm_controller.cli.shell import inputs, output
-from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
-    from latfarm_predictors.graph.graph import Graph
-    from latfarm_predictors.measurement import Measurement
-    from latfarm_predictors.predict.predictor import PlatformPredictor
-
-    from latfarm_controller.api.client import ControllerClient
-    from latfarm_controller.app.summaries import BoardSummary, CampaignSummary
-    from latfarm_controller.config import ControllerConfig
-    from latfarm_controller.reports.energy import EnergyRow
+    from latfarm_controller.cli.campaigns.demo_run import DemoRun
     from latfarm_controller.reports.networks import NetworkRow
-
-# Lineages of the networks that are held out. A lineage is a family and its relatives.
-LINEAGES = (
-    "alexnet",
-    "densenet",
-    "inception",
-    "resnet",
-    "shufflenet",
-    "squeezenet",
-    "vgg",
-    "zfnet",
-)
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +32,7 @@ def demo(
     platform: options.Platform = "",
     budget: options.Budget = 500,
     budget_minutes: options.BudgetMinutes = None,
+    minutes: options.Minutes = LONGEST_MINUTES,
     kernels: options.Kernels = None,
     networks: options.Networks = 20,
     energy: inputs.Energy = False,
@@ -66,7 +42,10 @@ def demo(
     picture: options.Picture = None,
     as_json: options.Json = False,
 ) -> None:
-    """Characterise this machine, then predict and measure nine real networks it has never seen.
+    """Characterise this machine, and judge the predictions.
+
+    Nine real networks that it has never seen are predicted and measured. It ends within ten minutes
+    on any host: on a slow or busy one it measures less, and says so.
 
     You can stop this at any point; the same command continues where it stopped.
 
@@ -75,14 +54,20 @@ def demo(
       latfarm demo
       latfarm demo --platform local-litert2.3-fp32-1t --name litert
     """
+    from latfarm_controller.cli.campaigns.demo_run import run_demo
+    from latfarm_controller.cli.campaigns.plan import tell_host
+    from latfarm_controller.cli.shell.host_now import look
     from latfarm_controller.config import load_config
     from latfarm_controller.reports.energy import energy_facts
 
     began_s = time.time()
     config = load_config()
     measured = options.measured(budget, budget_minutes, kernels)
-    wanted = DemoOptions(platform, measured, networks, energy, seed, name)
-    run = _run(wanted, config)
+    free = kernels is not None or budget_minutes is not None
+    wanted = DemoOptions(platform, measured, networks, energy, seed, name, 0.0 if free else minutes)
+    host = look()
+    tell_host(host)
+    run = run_demo(wanted, config)
     record = _figures(run, time.time() - began_s)
     if energy:
         record["energy"] = energy_facts(run.energies, run.measured)
@@ -91,150 +76,16 @@ def demo(
         output.json_text(record | {"report": str(report)})
         return
     _print(run.rows, record)
+    if run.left_out:
+        output.out().print(
+            f"left out, to end within {wanted.minutes:g} minutes: {run.left_out}", style="yellow"
+        )
+    if host.hopeless:
+        output.out().print(f"{host.sentence}; what would help: {host.advice}", style="yellow")
     if energy:
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
     output.err().print(f"for everything known about the platform: latfarm report {run.platform}")
-
-
-@dataclass(frozen=True)
-class DemoRun:
-    """What the demo found.
-
-    Attributes:
-        platform: the platform that was characterised.
-        campaign: the characterisation.
-        predictor: the predictor that was made.
-        measured: the measurements of the networks that were held out.
-        boards: the boards.
-        rows: each of these networks with its prediction.
-        energies: the same for energies.
-    """
-
-    platform: str
-    campaign: CampaignSummary
-    predictor: PlatformPredictor
-    measured: list[Measurement]
-    boards: list[BoardSummary]
-    rows: list[NetworkRow]
-    energies: list[EnergyRow]
-
-
-def _run(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
-    """Characterise the platform, predict the networks that were held out, then measure them."""
-    from latfarm_predictors.graph.hash import hash_of
-
-    from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, JudgingRounds
-    from latfarm_controller.cli.shell.connect import controller
-    from latfarm_controller.cli.shell.progress import follow
-    from latfarm_controller.reports.energy import energy_rows
-    from latfarm_controller.training.bundles import open_bundle
-
-    say = output.err().print
-    held_out = held_out_networks()
-    say(f"state in {config.home}; nine held-out networks were read from the onnx package")
-    with controller() as client:
-        platform = wanted.platform or _choose_platform(client, say)
-        encoded = [graph.to_json() for graph in held_out]
-        rounds = JudgingRounds(
-            client,
-            platform,
-            encoded,
-            f"{wanted.name}-held-out",
-            seed=wanted.seed,
-            settings={"max_ms": 400.0, "warmup_ms": 50.0, **_longer(wanted)},
-        )
-        say(f"they are measured in {ROUNDS} rounds, spread over the run; no predictor sees these")
-        rounds.before()
-        config_json = _characterize_config(wanted, encoded)
-        started = client.start("characterize", platform, config_json, wanted.name)
-        campaign = follow(client, started.campaign_id, rounds.on_stage)
-        predictor = open_bundle(config.bundles_dir, platform)
-        answers = {graph.name: predictor.predict(graph) for graph in held_out}
-        costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
-        measured = rounds.after()
-        boards = client.boards()
-    by_hash = {hash_of(graph): cost for graph, cost in zip(held_out, costs, strict=False)}
-    return DemoRun(
-        platform=platform,
-        campaign=campaign,
-        predictor=predictor,
-        measured=measured,
-        boards=boards,
-        rows=_rows(held_out, measured, answers, predictor),
-        energies=energy_rows(by_hash, measured),
-    )
-
-
-def _longer(wanted: DemoOptions) -> dict[str, float]:
-    return {"energy_ms": ENERGY_MS} if wanted.energy else {}
-
-
-def _characterize_config(
-    wanted: DemoOptions, encoded: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    return {
-        **wanted.measured,
-        "calibration": wanted.networks,
-        "calibration_draw": "scaled",  # the held-out networks are published ones, too
-        "seed": wanted.seed,
-        "exclude_lineages": list(LINEAGES),
-        "exclude_kernel_lineages": list(LINEAGES),
-        "held_out": list(encoded),
-        **_longer(wanted),
-    }
-
-
-def held_out_networks() -> list[Graph]:
-    """The `light` ONNX graphs of the `onnx` package, read like the files of any user.
-
-    Raises:
-        ControllerError: the installed package does not have them.
-    """
-    import onnx
-    from latfarm_predictors.frontends.onnx import read_onnx
-
-    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    files = sorted(folder.glob("light_*.onnx"))
-    if not files:
-        raise ControllerError(
-            f"the installed onnx package has no networks in {folder}; reinstall the onnx package"
-        )
-    return [read_onnx(file) for file in files]
-
-
-def _choose_platform(client: ControllerClient, say: Any) -> str:
-    found = client.platforms()
-    for status in found:
-        say(f"  {status.name or status.runtime}: {status.missing or 'ready'}")
-    usable = [p.name for p in found if p.available and p.runtime == "onnxruntime"]
-    if not usable:
-        raise FarmError("no board offers onnxruntime; latfarm doctor says how to install it")
-    return usable[0]
-
-
-def _rows(
-    graphs: list[Graph],
-    measured: list[Measurement],
-    answers: dict[str, Any],
-    predictor: PlatformPredictor,
-) -> list[NetworkRow]:
-    from latfarm_predictors.graph.hash import hash_of
-
-    from latfarm_controller.reports.networks import network_row
-
-    rows = []
-    for graph in graphs:
-        mine = sorted(
-            (m for m in measured if m.graph_hash == hash_of(graph) and m.latency_ms is not None),
-            key=lambda m: m.told_at_s,
-        )
-        if not mine:
-            failed = next((m for m in measured if m.graph_hash == hash_of(graph)), None)
-            reason = f"{failed.error_code}: {failed.error_message}" if failed else "not measured"
-            raise ControllerError(f"{graph.name}: {reason}")
-        rows.append(network_row(graph, mine, answers[graph.name], predictor))
-    return rows
 
 
 def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:
@@ -256,6 +107,7 @@ def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:
         "board_s": round((campaign.board_ms + sum(m.board_ms for m in measured)) / 1000, 1),
         "board_idle_share": _idle(campaign.outcome),
         "wall_s": round(wall_s, 1),
+        "left_out": run.left_out,
         "characterize_wall_s": round(campaign.wall_ms / 1000, 1),
         "networks": [
             {

@@ -23,6 +23,15 @@ BudgetMinutes = Annotated[
     float | None,
     typer.Option(min=0.1, help="Longest board time for the predictor, in minutes."),
 ]
+Minutes = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        help="Longest duration of the whole demo in minutes. On a slow or busy host it measures "
+        "less, and says what it left out. 0: no limit. Without effect beside --budget-minutes and "
+        "--kernels.",
+    ),
+]
 Kernels = Annotated[
     int | None,
     typer.Option(
@@ -52,6 +61,7 @@ class DemoOptions:
         energy: whether energies are measured.
         seed: random seed.
         name: name of the campaign.
+        minutes: longest duration of the demo in minutes; 0: no limit.
     """
 
     platform: str
@@ -60,6 +70,7 @@ class DemoOptions:
     energy: bool
     seed: int
     name: str
+    minutes: float = 0.0
 
 
 def measured(budget: int, budget_minutes: float | None, kernels: int | None) -> Mapping[str, float]:

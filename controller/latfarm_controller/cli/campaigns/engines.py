@@ -20,7 +20,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Compare inference engines: measure networks on all platforms of one board, in one table.
+    Compare inference engines on one board.
+
+    The same networks are measured on all platforms of the board, in one table.
 
     \b
     Examples:

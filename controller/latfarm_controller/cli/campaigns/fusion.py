@@ -19,8 +19,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Fusion rules say which ops a platform executes as one kernel: detect, show, edit and compare
-    them.
+    Detect, show, edit and compare fusion rules.
+
+    They say which ops a platform executes as one kernel.
 
     \b
     Examples:
@@ -112,9 +113,10 @@ def detect(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Measure which ops a platform fuses, and how well times alone agree with its profiler.
+    """Measure which ops a platform fuses.
 
-    You can stop this at any point; the same command continues where it stopped.
+    Besides, it shows how well times alone agree with the platform's profiler. You can stop this at
+    any point; the same command continues where it stopped.
 
     \b
     Examples:
@@ -289,7 +291,9 @@ def compare(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show where two sets of rules differ; the second set counts as the truth.
+    """Show where two sets of rules differ.
+
+    The second set counts as the truth.
 
     \b
     Examples:

@@ -8,7 +8,7 @@ The predictor learns from none of them, because it is trained on its own campaig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class JudgingRounds:
         name: beginning of the names of the rounds' campaigns.
         seed: random seed of the order of measurements, which differs between rounds.
         settings: changes of the measurement settings; by default each pass has `SESSIONS` sessions.
+        allows: whether a round after the first one may be started; by default always.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class JudgingRounds:
         *,
         seed: int = 0,
         settings: Mapping[str, Any] | None = None,
+        allows: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
         self._platform = platform
@@ -57,11 +59,24 @@ class JudgingRounds:
         self._name = name
         self._seed = seed
         self._settings = {"sessions": SESSIONS, **(settings or {})}
+        self._allows = allows
         self._started: dict[int, str] = {}
 
-    def before(self) -> None:
-        """Measure the first round, before the characterisation."""
-        self._follow(0)
+    @property
+    def started(self) -> int:
+        """Number of rounds that were started."""
+        return len(self._started)
+
+    def before(self, on_stage: Callable[[str], None] | None = None) -> CampaignSummary:
+        """Measure the first round, before the characterisation.
+
+        Args:
+            on_stage: called when the board begins to measure.
+
+        Returns:
+            The round's campaign.
+        """
+        return self._follow(0, on_stage)
 
     def on_stage(self, stage: str) -> None:
         """Start a round when the characterisation enters a stage; give this to `follow`.
@@ -69,21 +84,27 @@ class JudgingRounds:
         The second round is measured when the detection of fusion is done, the third one when the
         last stage begins. The board takes the requests of both campaigns in turn.
         """
-        if stage not in _DETECTION:
+        if stage not in _DETECTION and self._may(1):
             self._start(1)
-        if stage == _LAST:
+        if stage == _LAST and self._may(2):
             self._start(2)
 
     def after(self) -> list[Measurement]:
-        """Measure all rounds that are left, and give the measurements of all rounds.
+        """Measure the rounds that are left and allowed, and give the measurements of all rounds.
 
         A round that the characterisation had no stage for is measured now.
         """
         found: list[Measurement] = []
         for number in range(ROUNDS):
+            if not self._may(number):
+                continue
             campaign = self._follow(number)
             found += self._client.results(campaign_id=campaign.campaign_id, purpose="network")
         return found
+
+    def _may(self, number: int) -> bool:
+        """Whether a round was started, or may be."""
+        return number in self._started or self._allows()
 
     def _start(self, number: int) -> str:
         """The id of a round's campaign, which is started if it was not."""
@@ -101,7 +122,9 @@ class JudgingRounds:
             self._started[number] = began.campaign_id
         return self._started[number]
 
-    def _follow(self, number: int) -> CampaignSummary:
+    def _follow(
+        self, number: int, on_stage: Callable[[str], None] | None = None
+    ) -> CampaignSummary:
         from latfarm_controller.cli.shell.progress import follow
 
-        return follow(self._client, self._start(number))
+        return follow(self._client, self._start(number), on_stage)

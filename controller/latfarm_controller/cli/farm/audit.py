@@ -22,10 +22,10 @@ def audit(
     ] = 50,
     as_json: inputs.Json = False,
 ) -> None:
-    """List who did what to campaigns, certificates and boards of this home, newest first.
+    """List who did what in this home, newest first.
 
-    Users of this machine are shown as unix:NAME, and others by the name in their certificate. The
-    log is the file audit.jsonl in the home.
+    It tells about campaigns, certificates and boards. Users of this machine are shown as unix:NAME,
+    and others by the name in their certificate. The log is the file audit.jsonl in the home.
 
     \b
     Examples:

@@ -129,8 +129,10 @@ def add(
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(help="Name of the board.")]) -> None:
-    """Remove a board from the inventory; its measurements stay in the store.
+def remove(name: boards_standing.Name) -> None:
+    """Remove a board from the inventory.
+
+    Its measurements stay in the store.
 
     \b
     Examples:

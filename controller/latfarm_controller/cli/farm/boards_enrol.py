@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask, private_home
 
 
@@ -37,7 +37,9 @@ def wheels(
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make a file from which a board installs its agent; the board needs no internet access.
+    """Make a file from which a board installs its agent.
+
+    The board then needs no internet access.
 
     \b
     Examples:
@@ -68,7 +70,7 @@ def wheels(
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="Name of the board.")],
+    name: Annotated[str, typer.Argument(help="Name of the board.", autocompletion=complete.boards)],
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Seconds to wait until the board is well.")
     ] = 10.0,
@@ -111,16 +113,16 @@ def check(
 
 
 def accept(
-    name: Annotated[str, typer.Argument(help="Name of the board.")],
+    name: Annotated[str, typer.Argument(help="Name of the board.", autocompletion=complete.boards)],
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Seconds to wait until the board answers.")
     ] = 10.0,
 ) -> None:
-    """Take the id that a board gives now as its own, in the place of the one that was noted.
+    """Take the id that a board gives now as its own.
 
-    A board gets another id when its SD card is written anew or when its hardware is replaced. Its
-    answers are refused until somebody says with this command that this is right. The measurements
-    of the old id stay in the store under that id.
+    It takes the place of the id that was noted. A board gets another id when its SD card is written
+    anew or when its hardware is replaced. Its answers are refused until somebody says with this
+    command that this is right. The measurements of the old id stay in the store under that id.
 
     \b
     Examples:

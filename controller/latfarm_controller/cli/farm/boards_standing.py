@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
     from latfarm_controller.store.base import BoardEvent
 
-Name = Annotated[str, typer.Argument(help="Name of the board.")]
+Name = Annotated[str, typer.Argument(help="Name of the board.", autocompletion=complete.boards)]
 Reason = Annotated[
     str,
     typer.Option("--reason", help="Reason, which latfarm boards and latfarm boards events show."),
@@ -69,10 +69,10 @@ def quarantine(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Stop a board, and discard what it measured since its last good sentinel.
+    """Stop a board, and discard what it measured last.
 
-    A discarded measurement stays in the store, but no predictor learns from it, and campaigns that
-    run or are resumed measure it again.
+    That is all since its last good sentinel. A discarded measurement stays in the store, but no
+    predictor learns from it, and campaigns that run or are resumed measure it again.
 
     \b
     Examples:
@@ -98,9 +98,10 @@ def resume(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Let a board work again if its sentinel takes as long as it used to.
+    """Let a board work again.
 
-    A board that has measured too few sentinels for a comparison works at once.
+    Its sentinel must take as long as it used to. A board that has measured too few sentinels for a
+    comparison works at once.
 
     \b
     Examples:
@@ -115,12 +116,18 @@ def resume(
 
 def events(
     name: Annotated[
-        str, typer.Argument(help="Name of a board. Without it, list the events of all boards.")
+        str,
+        typer.Argument(
+            help="Name of a board. Without it, list the events of all boards.",
+            autocompletion=complete.boards,
+        ),
     ] = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List what was decided about boards, by whom and why, newest first.
+    """List what was decided about boards.
+
+    It tells by whom and why, newest first.
 
     \b
     Examples:

@@ -37,10 +37,11 @@ authority_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Replace the authority while the farm works, in three steps: begin, switch, finish.
+    Replace the authority while the farm works.
 
-    After each step, give the new ca.crt to all boards and people before you take the next step.
-    After switch they need new certificates, too. ansible/rotate-certs.yml does this for boards.
+    There are three steps: begin, switch and finish. After each step, give the new ca.crt to all
+    boards and people before you take the next step. After switch they need new certificates, too.
+    ansible/rotate-certs.yml does this for boards.
 
     \b
     Examples:
@@ -76,10 +77,10 @@ PassphraseFile = Annotated[
 
 @app.command()
 def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
-    """Make the authority, and a controller's certificate for this machine.
+    """Make the authority.
 
-    With --passphrase-file the authority's key is encrypted, and each command that signs a
-    certificate needs the passphrase.
+    A controller's certificate for this machine is made, too. With --passphrase-file the authority's
+    key is encrypted, and each command that signs a certificate needs the passphrase.
 
     \b
     Examples:
@@ -158,10 +159,10 @@ def keep(
         Path, typer.Argument(help="File with the certificate; - reads it from standard input.")
     ],
 ) -> None:
-    """Keep a certificate that another program signed with the authority of this home.
+    """Keep a certificate that another program signed.
 
-    The certificate can then be listed, and be revoked by its name. The playbooks do this for each
-    certificate that they sign.
+    It was signed with the authority of this home. The certificate can then be listed, and be
+    revoked by its name. The playbooks do this for each certificate that they sign.
 
     \b
     Examples:
@@ -208,7 +209,9 @@ def revoke(
 
 @app.command("list")
 def list_certificates(as_json: inputs.Json = False) -> None:
-    """List the certificates of boards and people that the authority has signed.
+    """List the certificates that were signed.
+
+    They are those of boards and people.
 
     \b
     Examples:
@@ -245,7 +248,9 @@ def list_certificates(as_json: inputs.Json = False) -> None:
 
 @authority_app.command()
 def show(as_json: inputs.Json = False) -> None:
-    """Show the trusted authorities, the step of a replacement, and who still needs a certificate.
+    """Show the trusted authorities.
+
+    It also tells the step of a replacement, and who still needs a certificate.
 
     \b
     Examples:
@@ -292,10 +297,10 @@ def begin(
     days: Annotated[int, typer.Option(min=1, help="Days until the next authority expires.")] = 3650,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Make the next authority and trust it too; the present one still signs.
+    """Make the next authority, and trust it too.
 
-    With --passphrase-file its key gets this passphrase, which must be that of the present key if
-    that one has a passphrase.
+    The present one still signs. With --passphrase-file its key gets this passphrase, which must be
+    that of the present key if that one has a passphrase.
 
     \b
     Examples:
@@ -312,7 +317,9 @@ def begin(
 
 @authority_app.command()
 def switch(passphrase_file: PassphraseFile = None) -> None:
-    """Sign with the next authority; this machine gets a new certificate at once.
+    """Sign with the next authority.
+
+    This machine gets a new certificate at once.
 
     \b
     Examples:
@@ -338,7 +345,9 @@ def finish(
         ),
     ] = False,
 ) -> None:
-    """Stop trusting the old authority; the certificates that it signed become invalid.
+    """Stop trusting the old authority.
+
+    The certificates that it signed become invalid.
 
     \b
     Examples:

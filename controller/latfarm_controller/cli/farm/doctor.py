@@ -15,7 +15,9 @@ def register(app: typer.Typer) -> None:
 def doctor(
     as_json: inputs.Json = False,
 ) -> int:
-    """Check what this machine has and lacks, with remedies; exit code 1 if something is missing.
+    """Check what this machine has and lacks, with remedies.
+
+    The exit code is 1 if something is missing.
 
     \b
     Examples:

@@ -16,7 +16,9 @@ def platforms(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List the platforms of all boards, and the runtimes that boards lack, with remedies.
+    """List the platforms of all boards.
+
+    The runtimes that boards lack are listed as well, with remedies.
 
     \b
     Examples:

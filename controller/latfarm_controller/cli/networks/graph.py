@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.whole_file import written_whole
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -27,13 +28,33 @@ app = typer.Typer(
     Examples:
       latfarm graph show model.onnx
       latfarm graph show model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm graph show c92a4bf3ed70
       latfarm graph hash a.onnx b.onnx
       latfarm graph diff a.onnx b.onnx
       latfarm graph build model.onnx -f tflite --dtype int8 -o model.tflite
     """,
 )
 
+_HASH = re.compile(r"[0-9a-fA-F]{6,64}")
+"""The hash of a network, or its first digits."""
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", readable=False)]
+ModelOrHash = Annotated[
+    Path,
+    typer.Argument(
+        help="An ONNX file, or the hash of a network that was measured, as latfarm results shows "
+        "it.",
+        readable=False,
+    ),
+]
+BoundPlatform = Annotated[
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Show the kernels and roofline bounds of this platform. Default: single layers.",
+        autocompletion=complete.platforms,
+    ),
+]
 Fold = Annotated[
     bool,
     typer.Option("--fold-batch-norm", help="Fold batch normalisations into convolutions first."),
@@ -60,26 +81,19 @@ def register(root: typer.Typer) -> None:
 
 @app.command()
 def show(
-    model: Model,
-    platform: Annotated[
-        str,
-        typer.Option(
-            "--platform",
-            "-p",
-            help="Show the kernels and roofline bounds of this platform. Default: single layers.",
-        ),
-    ] = "",
+    model: ModelOrHash,
+    platform: BoundPlatform = "",
     fold_batch_norm: Fold = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show each layer and the sum: multiply-adds, parameters, memory traffic, arithmetic intensity.
+    """Show each layer of a model, and the sum.
 
-    With --platform the rows are the kernels as that platform fuses them, each with its roofline
-    bound. A kernel cannot be faster than this bound, which assumes the best rates that were
-    measured on the platform.
+    It tells multiply-adds, parameters, memory traffic and arithmetic intensity. With --platform the
+    rows are the kernels as that platform fuses them, each with its roofline bound. A kernel cannot
+    be faster than this bound, which assumes the best rates that were measured on the platform.
 
     \b
     Examples:
@@ -87,11 +101,12 @@ def show(
       latfarm graph show model.onnx --fold-batch-norm --json
       latfarm graph show dynamic.onnx --shape input:1,3,224,224
       latfarm graph show model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm graph show c92a4bf3ed70
     """
     from latfarm_predictors.features.layers import layers, total
     from latfarm_predictors.graph.equivalences import network_hash_of
 
-    graph = _read(model, batch, shape or [], fold_batch_norm, optimise)
+    graph = _named(model, batch, shape or [], fold_batch_norm, optimise)
     rules = peaks = None
     if platform:
         from latfarm_controller.config import load_config
@@ -161,12 +176,12 @@ def hash_models(
     optimise: inputs.Optimise = False,
     as_json: inputs.Json = False,
 ) -> int:
-    """Print the canonical hash: equal for the same network, whichever tool exported it.
+    """Print the canonical hash of models.
 
-    Names, the order of nodes, weights, batch normalisations that can be folded and ops that do
-    nothing do not change the hash. Attributes, the order of operands, shapes, data types and the
-    batch size do. docs/hashing.md lists everything. If a file cannot be read, the other hashes are
-    printed and the exit code is 2.
+    It is equal for the same network, whichever tool exported it. Names, the order of nodes,
+    weights, batch normalisations that can be folded and ops that do nothing do not change the hash.
+    Attributes, the order of operands, shapes, data types and the batch size do. docs/hashing.md
+    lists everything. If a file cannot be read, the other hashes are printed and the exit code is 2.
 
     \b
     Examples:
@@ -307,11 +322,32 @@ def build(
 
 def _read(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
     graph = inputs.read_model(model, batch, shape, optimise=optimise)
-    if fold:
-        from latfarm_predictors.graph.batch_norm import fold_batch_norms
+    return _folded(graph) if fold else graph
 
-        graph, _ = fold_batch_norms(graph)
-    return graph
+
+def _named(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
+    """The network in a file, or the one that was measured and has this hash."""
+    measured = _measured(model)
+    if measured is None:
+        return _read(model, batch, shape, fold, optimise)
+    return _folded(measured) if fold else measured
+
+
+def _folded(graph: Graph) -> Graph:
+    from latfarm_predictors.graph.batch_norm import fold_batch_norms
+
+    return fold_batch_norms(graph)[0]
+
+
+def _measured(model: Path) -> Graph | None:
+    """The network that was measured and has this hash; None if a file is meant."""
+    text = str(model)
+    if not _HASH.fullmatch(text) or model.exists():
+        return None
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller() as client:
+        return client.graph(text)[1]
 
 
 def _typed(graph: Graph, tensor: str) -> dict[str, Any]:

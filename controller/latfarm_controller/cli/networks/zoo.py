@@ -21,8 +21,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Networks that latfarm builds: published families in several widths, and random variants.
-    No board, no store and no framework is needed.
+    Networks that latfarm builds.
+
+    There are published families in several widths, and random variants. No board, no store and no
+    framework is needed.
 
     \b
     Examples:
@@ -58,10 +60,11 @@ def list_families(
     task: Task = "",
     as_json: inputs.Json = False,
 ) -> None:
-    """List the families with task, input size, parameters, multiply-adds and source.
+    """List the families of networks.
 
-    Only trained parameters count, and multiply-adds of convolutions and matrix products at batch 1.
-    For a family that is drawn at random, the first network NAME@0 is shown.
+    It tells task, input size, parameters, multiply-adds and source. Only trained parameters count,
+    and multiply-adds of convolutions and matrix products at batch 1. For a family that is drawn at
+    random, the first network NAME@0 is shown.
 
     \b
     Examples:
@@ -124,7 +127,9 @@ def show(
     batch: Batch = 1,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show the stages of a network, their sum, and the numbers that its publication gives.
+    """Show the stages of a network and their sum.
+
+    The numbers that its publication gives stand beside them.
 
     \b
     Examples:

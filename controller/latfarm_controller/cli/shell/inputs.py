@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from latfarm_predictors.errors import ModelFileError
 
-from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell import complete, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,13 @@ Models = Annotated[
     ),
 ]
 Platform = Annotated[
-    str, typer.Option("--platform", "-p", help="Name of the platform; see latfarm platforms.")
+    str,
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform; see latfarm platforms.",
+        autocompletion=complete.platforms,
+    ),
 ]
 Batch = Annotated[
     int,
@@ -52,6 +58,7 @@ BundlePlatform = Annotated[
         "--platform",
         "-p",
         help="Name of the platform. It may be left out if only one platform has a bundle.",
+        autocompletion=complete.platforms,
     ),
 ]
 Energy = Annotated[

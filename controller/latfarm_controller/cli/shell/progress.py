@@ -57,25 +57,48 @@ class StageBars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
         self._stage = ""
+        self._waiting: TaskID | None = None
+
+    def wait_for(self, what: str) -> None:
+        """Say on a terminal what is being waited for, until the first stage begins."""
+        if self._waiting is None and not self._stage and not self._progress.disable:
+            self._waiting = self._progress.add_task(what, total=None)
 
     def show(self, stage: str, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of a stage are finished; a total of 0 is not known."""
+        """Show that `done` of `total` steps of a stage are finished; a total of 0 is not known.
+
+        A bar never runs backwards: a stage that counts anew stays where it was until it is further.
+        """
         if not stage:
             return
+        self._end_waiting()
         if stage != self._stage:
             self.finish()
             self._stage = stage
-            self._tasks.setdefault(stage, self._progress.add_task(stage, total=total or None))
-            if self._progress.disable:
-                output.err().print(f"{stage}: {total or '?'} steps")
-        self._progress.update(self._tasks[stage], completed=done, total=total or None)
+            if stage not in self._tasks:
+                self._tasks[stage] = self._progress.add_task(stage, total=total or None)
+                if self._progress.disable:
+                    output.err().print(f"{stage}: {total or '?'} steps")
+        most = self._done[stage] = max(done, self._done.get(stage, 0))
+        self._progress.update(
+            self._tasks[stage], completed=most, total=max(total, most) if total else None
+        )
 
     def finish(self) -> None:
-        """Fill the bar of the present stage."""
+        """Fill the bar of the present stage, whose number of steps may never have been known."""
+        self._end_waiting()
         if self._stage:
-            task = self._progress.tasks[list(self._tasks).index(self._stage)]
-            self._progress.update(task.id, completed=task.total or task.completed)
+            steps = max(self._done[self._stage], 1)
+            task = self._tasks[self._stage]
+            known = next(each.total for each in self._progress.tasks if each.id == task)
+            self._progress.update(task, completed=known or steps, total=known or steps)
+
+    def _end_waiting(self) -> None:
+        if self._waiting is not None:
+            self._progress.remove_task(self._waiting)
+            self._waiting = None
 
 
 def follow(
@@ -101,6 +124,10 @@ def follow(
     try:
         with bars() as progress:
             stages = StageBars(progress)
+            # A controller in this process starts Ray when a board is first needed.
+            stages.wait_for(
+                "starting Ray, up to a minute" if client.hosted else "waiting for a board"
+            )
             for last in client.watch(campaign_id):
                 stages.show(last.stage, last.stage_done, last.stage_total)
                 if on_stage is not None and last.state == "running" and last.stage != stage:

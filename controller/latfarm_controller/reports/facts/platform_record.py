@@ -119,7 +119,11 @@ def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignReco
     if name:
         found = store.get_campaign(name)
         return found if found is not None and found.platform == platform else None
-    known = [c for c in store.campaigns() if c.kind == "characterize" and c.platform == platform]
+    known = [
+        c
+        for c in store.campaigns()
+        if c.kind == "characterize" and c.platform == platform and c.state != "removed"
+    ]
     return next((c for c in known if c.state == "done"), known[0] if known else None)
 
 
@@ -163,6 +167,9 @@ def unseen_networks(
 ) -> list[SeenNetwork]:
     """Networks of a platform that were measured, but that the predictor was not made from.
 
+    Unstable answers to questions (`latfarm query`) are left out. People ask at any time, also while
+    the host is busy, and nobody repeats such a measurement; it would judge the host.
+
     Args:
         store: holds the measurements.
         platform: the platform.
@@ -173,11 +180,12 @@ def unseen_networks(
     known = {network_hash_of(network.graph) for network in seen}
     found: list[Measurement] = []
     for purpose in ("network", "query"):
-        found += [
+        settled = (
             slow_core.settled(m)
             for m in store.measurements(platform=platform, purpose=purpose)
             if not fingerprint or m.fingerprint == fingerprint
-        ]
+        )
+        found += [m for m in settled if purpose == "network" or not m.unstable]
     return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in known]
 
 

@@ -150,7 +150,7 @@ def _agreement(facts: Mapping[str, Any]) -> str:
     rows = [row for row in facts["networks"] if row["interval_ms"]]
     return svg.agreement(
         [
-            # Many names would overlap, so then each point only has a tooltip.
+            # Many names would overlap, so then only those furthest off have one.
             svg.Point(row["network"], row["corrected_ms"], row["predicted_ms"], *row["interval_ms"])
             for row in rows
         ],

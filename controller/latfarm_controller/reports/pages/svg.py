@@ -14,6 +14,8 @@ WIDTH, HEIGHT = 640, 420
 """Size of a plot in units of its view box."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
 """Margins around the axes in the same units."""
+MOST_NAMED = 6
+"""Number of points that have a name where there is no room for all names."""
 _LETTER = 6.2
 """Mean width of a letter of a name in the same units, at a font size of 11."""
 
@@ -50,7 +52,8 @@ def agreement(points: Sequence[Point], *, named: bool = True) -> str:
 
     Args:
         points: one point for each network.
-        named: whether names stand beside the points. They are shown as tooltips in any case.
+        named: whether names stand beside all points, or only beside the `MOST_NAMED` whose
+            predictions are furthest off. All names are shown as tooltips in any case.
     """
     shown = [p for p in points if min(p.corrected_ms, p.predicted_ms, p.low_ms) > 0]
     if not shown:
@@ -64,16 +67,47 @@ def agreement(points: Sequence[Point], *, named: bool = True) -> str:
         'aria-label="corrected against predicted latency">',
         *_agreement_frame(scale),
     ]
+    told = {p.label for p in shown} if named else _furthest(shown)
     for index, point in enumerate(sorted(shown, key=lambda p: p.corrected_ms)):
-        parts.append(_agreement_point(scale, point, index, named=named))
+        parts.append(_agreement_point(scale, point, index, named=point.label in told))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
         'text-anchor="middle">corrected latency, ms</text>'
         f'<text class="label" x="16" y="{middle}" text-anchor="middle" '
-        f'transform="rotate(-90 16 {middle})">predicted, ms</text></svg>'
+        f'transform="rotate(-90 16 {middle})">predicted, ms</text>{_legend(shown)}</svg>'
     )
     return "".join(parts)
+
+
+def _legend(points: Sequence[Point]) -> str:
+    """What the marks mean, in the upper left corner, where a good predictor has no points."""
+    inside = sum(point.inside for point in points)
+    entries = [
+        ("inside", f"inside its interval: {inside}"),
+        ("outside", f"outside: {len(points) - inside}"),
+    ]
+    x = LEFT + 14
+    parts = []
+    for row, (kind, text) in enumerate(entries):
+        y = TOP + 14 + 18 * row
+        parts.append(
+            f'<g class="key {kind}"><line x1="{x}" x2="{x}" y1="{y - 7}" y2="{y + 7}"/>'
+            f'<circle cx="{x}" cy="{y}" r="4.5"/></g>'
+            f'<text class="label" x="{x + 12}" y="{y + 4}">{escape(text)}</text>'
+        )
+    y = TOP + 14 + 18 * len(entries)
+    parts.append(
+        f'<rect class="band" x="{x - 7}" y="{y - 5}" width="14" height="10"/>'
+        f'<text class="label" x="{x + 12}" y="{y + 4}">within 10 %</text>'
+    )
+    return f'<g class="legend">{"".join(parts)}</g>'
+
+
+def _furthest(points: Sequence[Point]) -> set[str]:
+    """The networks whose predictions are furthest from the truth, by their names."""
+    errors = {p.label: abs(math.log(p.predicted_ms / p.corrected_ms)) for p in points}
+    return set(sorted(errors, key=lambda label: (-errors[label], label))[:MOST_NAMED])
 
 
 @dataclass(frozen=True, slots=True)

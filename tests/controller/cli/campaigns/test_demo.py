@@ -8,8 +8,12 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.cli.campaigns import demo
-from latfarm_controller.cli.campaigns.demo import LINEAGES, held_out_networks
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions, measured
+from latfarm_controller.cli.campaigns.demo_run import (
+    LINEAGES,
+    characterize_config,
+    held_out_networks,
+)
 from latfarm_controller.reports.networks import AccuracySummary, NetworkRow
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
@@ -39,7 +43,7 @@ def printed(rows: list[NetworkRow], capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_related_families_are_left_out_of_all_draws() -> None:
     encoded = [graph.to_json() for graph in held_out_networks()[:1]]
-    config = demo._characterize_config(WANTED, encoded)
+    config = characterize_config(WANTED, encoded)
     make_campaign("characterize", "sim", config)  # raises an error for a wrong key
     assert config["exclude_kernel_lineages"] == config["exclude_lineages"] == list(LINEAGES)
     kept = zoo.calibration_families(LINEAGES)

@@ -94,3 +94,19 @@ def test_rounds_without_their_stage_are_measured_afterwards(stages: tuple[str, .
     started = [told for told in noted.told if told.startswith("start")]
     assert started == [f"start judged-{n}" for n in (1, 2, 3, 4)]
     assert len(answers) == ROUNDS
+
+
+def test_rounds_that_are_not_allowed_are_left_out() -> None:
+    noted = NotedClient(STAGES)
+    client = cast(ControllerClient, noted)
+    answers = iter([True, False, False, False])
+    rounds = JudgingRounds(
+        client, "sim", [{"name": "net"}], "judged", allows=lambda: next(answers, False)
+    )
+    stages: list[str] = []
+    assert rounds.before(stages.append).campaign_id == "judged-1"
+    assert stages == ["networks"]
+    follow(client, "characterize", rounds.on_stage)
+    found = cast(list[Any], rounds.after())
+    assert [answer.campaign for answer in found] == ["judged-1", "judged-2"]
+    assert rounds.started == 2
