@@ -38,7 +38,7 @@ from latfarm_agent.files.handover import hand_over
 from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.failure import WorkerFailure
-from latfarm_agent.worker.pool import MODELS, Workers, WorkerSetup
+from latfarm_agent.worker.pool import MODELS, RuntimeWorkers, Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.start import FOLDER_PREFIX
 
@@ -63,9 +63,15 @@ class Bench:
     Args:
         board: the board to measure.
         options: names, where to work and what to offer.
+        make_workers: makes what measures; it is given the event that ends a start in progress.
     """
 
-    def __init__(self, board: MeasuredBoard, options: BenchOptions) -> None:
+    def __init__(
+        self,
+        board: MeasuredBoard,
+        options: BenchOptions,
+        make_workers: Callable[[WorkerSetup, threading.Event], RuntimeWorkers] = Workers,
+    ) -> None:
         self._board = board
         self._name = options.board_name
         self._hardware_name = options.hardware_name
@@ -84,7 +90,7 @@ class Bench:
         )
         setup.models_dir.mkdir(mode=0o700, exist_ok=True)
         self._models_dir = setup.models_dir
-        self._workers = Workers(setup, self._closing)
+        self._workers = make_workers(setup, self._closing)
         self._sequence = 0
         # One entry for each platform: each runtime has its own probe, and may be wrong about it.
         self._fastest: dict[str, FastestProbe] = {}

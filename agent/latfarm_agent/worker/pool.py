@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Protocol
 
 from latfarm_agent.agent_config import RuntimeConfig
 from latfarm_agent.confinement import cgroups
@@ -116,6 +116,32 @@ class WorkerSetup:
     def models_dir(self) -> Path:
         """Folder in which models lie while they are measured; workers may only read it."""
         return self.work_dir / MODELS
+
+
+class RuntimeWorkers(Protocol):
+    """Finds out which runtimes a board has, and lets them measure; `Workers` is the usual one.
+
+    `found` may be called from any thread at any time; everything else by one thread at a time.
+    """
+
+    def found(self) -> Mapping[str, DiscoveredRuntime]:
+        """All runtimes by name."""
+
+    def ask(
+        self,
+        name: str,
+        threads: int,
+        message: Message,
+        on_event: Callable[[Message], None],
+        cancelled: Callable[[], bool],
+    ) -> tuple[Message, str]:
+        """Let the runtime of that name measure; see `Workers.ask`."""
+
+    def restart(self) -> None:
+        """End the workers that wait."""
+
+    def close(self) -> None:
+        """End all workers and start no more. Idempotent."""
 
 
 class Workers:
