@@ -223,9 +223,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--write", type=Path, help="file for the figures, beside the printed ones")
     options = parser.parse_args()
-    rows = QUICK_ROWS if options.quick else ROWS
+    rows: Sequence[FarmRow] = QUICK_ROWS if options.quick else ROWS
     if options.rows:
-        rows = tuple(row for row in ROWS if row.name in options.rows)
+        rows = [row for row in ROWS if row.name in options.rows]
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     found = run(rows, seconds, pinned(CORES), inline=options.inline)
     text = json.dumps(found, indent=1)

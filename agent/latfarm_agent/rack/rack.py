@@ -103,11 +103,11 @@ def chosen_ports(names: Sequence[str], first: int, kept: Any) -> dict[str, int]:
     if first:
         return {name: first + index for index, name in enumerate(names)}
     known = kept if isinstance(kept, dict) else {}
-    ports = {}
+    ports = dict.fromkeys(names, 0)
     for name in names:
         port = known.get(name)
-        right = isinstance(port, int) and not isinstance(port, bool) and 0 < port <= LAST_PORT
-        ports[name] = port if right else 0
+        if isinstance(port, int) and not isinstance(port, bool) and 0 < port <= LAST_PORT:
+            ports[name] = port
     return ports
 
 
