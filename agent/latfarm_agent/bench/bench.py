@@ -204,6 +204,9 @@ class Bench:
         settings = result.settings = rules.effective(run.request.settings)
         platform = self._platforms.find(run.request.platform, self._workers.found())
         result.fingerprint = self._platforms.fingerprint(platform)
+        if not self._workers.separate:
+            self._measure_on(platform, result, run, settings)
+            return
         model = self._handed_over(run.model_path)
         try:
             self._measure_on(platform, result, replace(run, model_path=model), settings)

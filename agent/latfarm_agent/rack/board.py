@@ -171,6 +171,8 @@ class RackWorkers:
         clock: wakes the board.
     """
 
+    separate = False
+
     def __init__(self, setup: RackBoardSetup, profile: BoardProfile, clock: SharedClock) -> None:
         self._setup = setup
         self._asked = 0

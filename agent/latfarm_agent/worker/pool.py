@@ -122,7 +122,12 @@ class RuntimeWorkers(Protocol):
     """Finds out which runtimes a board has, and lets them measure; `Workers` is the usual one.
 
     `found` may be called from any thread at any time; everything else by one thread at a time.
+
+    Attributes:
+        separate: whether models run in processes of their own, to which they have to be handed.
     """
+
+    separate: bool
 
     def found(self) -> Mapping[str, DiscoveredRuntime]:
         """All runtimes by name."""
@@ -153,6 +158,8 @@ class Workers:
         setup: how workers are started.
         closing: set when a start in progress must end.
     """
+
+    separate = True
 
     def __init__(self, setup: WorkerSetup, closing: threading.Event) -> None:
         self._setup = setup
