@@ -117,7 +117,10 @@ COLUMNS = (
 def shown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a table for the terminal."""
     lines = [[title for title, _ in COLUMNS]]
+    failed = [f"{row['name']}: FAILED: {row['error']}" for row in rows if "error" in row]
     for row in rows:
+        if "error" in row:
+            continue
         verdict = "valid" if row["valid"] else "INVALID: the cores were used by others"
         if row["failures"]:
             verdict += f"; {row['failures']} failures"
@@ -125,7 +128,8 @@ def shown(rows: Sequence[Mapping[str, Any]]) -> str:
         values = {**row, "wire_kb": wire_kb, "verdict": verdict}
         lines.append([form.format(**values) for _, form in COLUMNS])
     widths = [max(len(line[index]) for line in lines) for index in range(len(COLUMNS))]
-    return "\n".join(
+    table = [
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
-    )
+    ]
+    return "\n".join(table + failed)

@@ -34,7 +34,9 @@ class BoardCalls:
     """Calls of one board."""
 
     def __init__(self, address: str) -> None:
-        self.channel = grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),))
+        # A board that was restarted has its address again, but not its old connections.
+        options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+        self.channel = grpc.insecure_channel(address, options=options)
         self.stub = agent_pb2_grpc.AgentServiceStub(self.channel)
 
     def describe(self) -> pb.DescribeResponse:

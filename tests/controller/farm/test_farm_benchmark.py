@@ -83,6 +83,11 @@ def test_the_table_tells_invalid_rows_and_failures() -> None:
     assert second.endswith("INVALID: the cores were used by others; 3 failures")
 
 
+def test_a_row_that_fails_is_told_beside_the_others() -> None:
+    text = shown([{"name": "64x250", "boards": 64, "error": "the controller has ended"}])
+    assert text.splitlines()[1:] == ["64x250: FAILED: the controller has ended"]
+
+
 def test_bytes_of_connections_are_counted_at_one_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
