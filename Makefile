@@ -121,7 +121,7 @@ test-pythons: ## the agent and its conformance suite under each of PYTHONS, as f
 	  test -x $$folder/bin/python || $$python -m venv $$folder || exit 1; \
 	  $$folder/bin/python -m pip install --quiet --disable-pip-version-check pytest pytest-timeout hypothesis ./protos "./agent[onnxruntime]" || exit 1; \
 	  echo "$$python"; \
-	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/board tests/agent/files tests/agent/link tests/agent/service tests/agent/session || exit 1; \
+	  OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -q -p no:cacheprovider tests/agent/runtimes/test_conformance.py tests/agent/board tests/agent/files tests/agent/link tests/agent/rack tests/agent/service tests/agent/session || exit 1; \
 	done
 
 fuzz: setup ## 5,000 damaged ONNX files and 5,000 damaged TFLite files
@@ -135,7 +135,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -154,6 +154,9 @@ bench-energy: setup ## energies of unseen networks on a simulated board whose tr
 
 bench-engines: setup ## MNN's four networks on every runtime and thread count; a quiet machine, please
 	@$(BIN)/python -m benchmarks.engines $(BENCH_FLAGS)
+
+bench-farm: setup ## how busy a controller keeps 8 to 1,000 boards, and what it costs; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.farm.run $(or $(BENCH_FLAGS),--write benchmarks/farm.json)
 
 bench-fusion: setup ## fused pairs told from times alone, on simulated boards and this host's runtimes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fusion $(or $(BENCH_FLAGS),--write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,12 @@ examples:
   latfarm-agent serve --name imx8-3 --config /etc/latfarm/agent.json
   latfarm-agent serve --name toy --simulate npu --port-file /run/toy.port
   latfarm-agent serve --adb 0A041FDD4003BX --config phones.json --name pixel4-1 --hardware pixel4
+"""
+RACK_EXAMPLES = """\
+examples:
+  latfarm-agent rack profile.json --boards 64 --measuring-time 1s --inventory boards.json
+  latfarm-agent rack profile.json --boards 1000 --measuring-time 5s --listen 127.0.0.1:20000
+  latfarm-agent rack profile.json --boards 8 --name bad --faults faults.json
 """
 WORK_EXAMPLES = """\
 examples:
@@ -39,6 +46,13 @@ examples:
   latfarm-agent doctor
   latfarm-agent doctor --json
 """
+
+
+_UNITS_MS = {"ms": 1.0, "s": 1e3, "min": 60e3}
+"""Units of time on the command line, in milliseconds."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min)")
+"""A number and a unit."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,14 +100,21 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor = _add_doctor(commands)
+    rack = _add_rack(commands)
     _add_settle_arguments(settle)
     for command in (serve, work, describe):
         _add_board_arguments(command)
-    for command in (serve, work, describe, settle, doctor):
+    for command in (serve, rack, work, describe, settle, doctor):
         command.add_argument(
             "-v", "--verbose", action="count", default=0, help="log what happens; -vv logs more"
         )
     describe.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    _add_work_arguments(work)
+    _add_serve_arguments(serve)
+    return parser
+
+
+def _add_work_arguments(work: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--socket",
         type=Path,
@@ -104,8 +125,6 @@ def make_parser() -> argparse.ArgumentParser:
     work.add_argument(
         "--state-dir", type=Path, help="folder for scratch files and the caches of runtimes"
     )
-    _add_serve_arguments(serve)
-    return parser
 
 
 def _add_doctor(commands: Any) -> _Parser:
@@ -120,6 +139,70 @@ def _add_doctor(commands: Any) -> _Parser:
     )
     doctor.add_argument("--json", action="store_true", help="print JSON, for other programs")
     return doctor
+
+
+def _add_rack(commands: Any) -> _Parser:
+    rack: _Parser = commands.add_parser(
+        "rack",
+        help="offer many simulated boards over gRPC from one process, until SIGTERM",
+        description="Offer many simulated boards over gRPC from one process, until SIGTERM. Each "
+        "board has a port, an id, a lease and a spool of its own. There are no worker processes: "
+        "boards compute their latencies in this process, and wait for the measuring time.",
+        epilog=RACK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_rack_boards(rack)
+    rack.add_argument(
+        "--inventory",
+        type=Path,
+        metavar="FILE",
+        help="write names, addresses and ids of the boards to this file once all serve, in the "
+        "format of a controller's boards.json; default: print them",
+    )
+    rack.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="address of the first board; the others take the next ports. Port 0 takes a free port "
+        "for each board, and the same ones after a restart (default: 127.0.0.1:0)",
+    )
+    rack.add_argument(
+        "--state-dir", type=Path, help="folder below which each board has a folder of its own"
+    )
+    _add_parent_argument(rack)
+    _add_trust_arguments(rack)
+    _add_limit_arguments(rack)
+    return rack
+
+
+def _add_rack_boards(rack: argparse.ArgumentParser) -> None:
+    rack.add_argument(
+        "profile", type=Path, metavar="PROFILE", help="file with the profile of all boards (JSON)"
+    )
+    rack.add_argument(
+        "--boards", type=_positive, required=True, metavar="N", help="number of boards"
+    )
+    rack.add_argument(
+        "--name",
+        default="rack",
+        help="begins the names of the boards: rack-0001, rack-0002, ... (default: rack)",
+    )
+    rack.add_argument("--hardware", help="name of the boards' type; default: --name")
+    rack.add_argument(
+        "--measuring-time",
+        dest="measuring_ms",
+        type=_duration_ms,
+        metavar="TIME",
+        help="real time that one measurement takes, for example 250ms or 5s; default: measure_ms "
+        "of the profile",
+    )
+    rack.add_argument(
+        "--faults",
+        type=Path,
+        metavar="FILE",
+        help="let single boards drift, throttle, crash, hang, answer late or restart, as this file "
+        "says (JSON)",
+    )
 
 
 def _add_settle_arguments(settle: argparse.ArgumentParser) -> None:
@@ -200,7 +283,16 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--port-file", type=Path, help="write HOST:PORT to this file once the agent serves"
     )
+    _add_parent_argument(serve)
     serve.add_argument(
+        "--metrics-port", type=int, help="answer Prometheus at /metrics on this port"
+    )
+    _add_trust_arguments(serve)
+    _add_limit_arguments(serve)
+
+
+def _add_parent_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--exit-with-parent",
         nargs="?",
         type=int,
@@ -208,11 +300,6 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
         metavar="PID",
         help="end when the process that started the agent ends; PID: its process id, if known",
     )
-    serve.add_argument(
-        "--metrics-port", type=int, help="answer Prometheus at /metrics on this port"
-    )
-    _add_trust_arguments(serve)
-    _add_limit_arguments(serve)
 
 
 def _add_trust_arguments(serve: argparse.ArgumentParser) -> None:
@@ -259,6 +346,14 @@ def _add_limit_arguments(serve: argparse.ArgumentParser) -> None:
         default=10_000,
         help="how many results may wait to be acknowledged (default: 10000)",
     )
+
+
+def _duration_ms(text: str) -> float:
+    """A time with its unit, such as 250ms, 5s or 2min, in milliseconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give for example 250ms or 5s")
+    return float(found[1]) * _UNITS_MS[found[2]]
 
 
 def _positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The commands `latfarm-agent serve`, `work`, `settle`, `describe` and `doctor`.
+"""The commands `latfarm-agent serve`, `rack`, `work`, `settle`, `describe` and `doctor`.
 
 Exit codes: 0 ended as asked, 1 failed, 2 wrong usage, 130 interrupted. Errors are one line.
 What is slow to import is imported by the command that needs it, so that the others start quickly.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from latfarm_agent.files.folders import write_whole
 
 if TYPE_CHECKING:
     from latfarm_agent.bench.measuring import MeasuringBench
+    from latfarm_agent.service.server import ServiceConfig
     from latfarm_agent.service.tls import AgentTlsFiles
 
 
@@ -47,6 +49,8 @@ def main(
     try:
         if args.command == "serve":
             return _serve(args, make_bench or _real_bench, parent_pid)
+        if args.command == "rack":
+            return _rack(args, parent_pid)
         if args.command == "settle":
             return _settle(args)
         if args.command == "work":
@@ -75,20 +79,10 @@ def _serve(
     from latfarm_protos.trust.http_port import HttpPort
 
     from latfarm_agent.service.lifetime import Ending
-    from latfarm_agent.service.server import AgentServer, ServiceConfig
+    from latfarm_agent.service.server import AgentServer
 
-    state_dir = args.state_dir or default_state_dir(args.name)
-    config = ServiceConfig(
-        state_dir=state_dir,
-        listen=args.listen,
-        tls=_tls_files(args),
-        insecure=args.insecure,
-        reflection=args.reflection,
-        max_blob_bytes=args.max_blob_mb << 20,
-        max_cache_bytes=args.max_cache_mb << 20,
-        max_spooled=args.max_spooled,
-        max_upload_bytes_per_s=args.max_upload_mb_per_s << 20,
-    )
+    config = _service_config(args)
+    state_dir = config.state_dir
     ending = Ending()
     metrics_server: HttpPort | None = None
     server: AgentServer | None = None
@@ -118,6 +112,67 @@ def _serve(
                 args.port_file.unlink()
         ending.close()
     return 130 if ending.interrupted else 0
+
+
+def _rack(args: argparse.Namespace, parent_pid: int) -> int:
+    from latfarm_agent.rack.faults import read_faults
+    from latfarm_agent.rack.rack import Rack, RackConfig, board_names
+    from latfarm_agent.service.lifetime import Ending
+
+    faults = {}
+    if args.faults is not None:
+        faults = read_faults(args.faults, board_names(args.name, args.boards))
+    rack = Rack(
+        RackConfig(
+            profile=args.profile.absolute(),
+            boards=args.boards,
+            service=_service_config(args),
+            name=args.name,
+            hardware=args.hardware or "",
+            measuring_ms=args.measuring_ms,
+            faults=faults,
+        )
+    )
+    ending = Ending()
+    served = False
+    try:
+        if args.exit_with_parent is not None:
+            ending.follow_parent(args.exit_with_parent or parent_pid)
+        rack.start()
+        # What lives as long as the process need not be visited by each collection.
+        gc.collect()
+        gc.freeze()
+        if args.inventory is None:
+            print(rack.inventory_text(), end="", flush=True)
+        else:
+            write_whole(args.inventory, rack.inventory_text())
+        served = True
+        print(f"latfarm-agent: {args.name} serves {args.boards} boards", file=sys.stderr)
+        ending.wait()
+    finally:
+        rack.stop()
+        if served and args.inventory is not None:
+            with contextlib.suppress(OSError):
+                args.inventory.unlink()
+        ending.close()
+    return 130 if ending.interrupted else 0
+
+
+def _service_config(args: argparse.Namespace) -> ServiceConfig:
+    """How to serve, from the options of `serve` and `rack`."""
+    from latfarm_agent.service.server import ServiceConfig
+
+    return ServiceConfig(
+        state_dir=args.state_dir or default_state_dir(args.name),
+        listen=args.listen,
+        tls=_tls_files(args),
+        insecure=args.insecure,
+        reflection=args.reflection,
+        max_blob_bytes=args.max_blob_mb << 20,
+        max_cache_bytes=args.max_cache_mb << 20,
+        max_spooled=args.max_spooled,
+        max_upload_bytes_per_s=args.max_upload_mb_per_s << 20,
+    )
 
 
 def _work(

@@ -39,7 +39,7 @@ from latfarm_agent.worker import rules
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.failure import WorkerFailure
 from latfarm_agent.worker.main import ONNX
-from latfarm_agent.worker.pool import MODELS, Workers, WorkerSetup
+from latfarm_agent.worker.pool import MODELS, RuntimeWorkers, Workers, WorkerSetup
 from latfarm_agent.worker.rules import SettingsError, TimingSettings
 from latfarm_agent.worker.start import FOLDER_PREFIX
 
@@ -64,9 +64,15 @@ class Bench:
     Args:
         board: the board to measure.
         options: names, where to work and what to offer.
+        make_workers: makes what measures; it is given the event that ends a start in progress.
     """
 
-    def __init__(self, board: MeasuredBoard, options: BenchOptions) -> None:
+    def __init__(
+        self,
+        board: MeasuredBoard,
+        options: BenchOptions,
+        make_workers: Callable[[WorkerSetup, threading.Event], RuntimeWorkers] = Workers,
+    ) -> None:
         self._board = board
         self._name = options.board_name
         self._hardware_name = options.hardware_name
@@ -85,7 +91,7 @@ class Bench:
         )
         setup.models_dir.mkdir(mode=0o700, exist_ok=True)
         self._models_dir = setup.models_dir
-        self._workers = Workers(setup, self._closing)
+        self._workers = make_workers(setup, self._closing)
         self._sequence = 0
         # One entry for each platform: each runtime has its own probe, and may be wrong about it.
         self._fastest: dict[str, FastestProbe] = {}
@@ -202,6 +208,9 @@ class Bench:
         if run.request.companions and platform.spec.model_format != ONNX:
             text = f"a model in the format {platform.spec.model_format} consists of one file"
             raise WorkerFailure("MODEL_INVALID", text, alive=True)
+        if not self._workers.separate:
+            self._measure_on(platform, result, run, settings)
+            return
         model = self._handed_over(run.model_path, run.request.companions)
         try:
             self._measure_on(platform, result, replace(run, model_path=model), settings)

@@ -35,13 +35,20 @@ class SimulatedBoard:
         profile_path: file with the profile of the simulated hardware, or the name of a built-in
             one.
         root: folder below which /proc, /sys and /etc are found.
+        sensors: what the board shows instead of the sensors below `root`; None: those.
 
     Raises:
         AgentUsageError: the file is not a profile, or the configuration names a runtime that is
             not registered.
     """
 
-    def __init__(self, options: BenchOptions, profile_path: Path, root: Path) -> None:
+    def __init__(
+        self,
+        options: BenchOptions,
+        profile_path: Path,
+        root: Path,
+        sensors: Sensors | None = None,
+    ) -> None:
         path = Path(profile_path)
         if path.exists() or str(path) not in PROFILES:
             path = path.absolute()
@@ -55,7 +62,7 @@ class SimulatedBoard:
         except (OSError, ValueError) as error:
             raise AgentUsageError(f"--simulate: {error}") from error
         self.cores: Cores = {count: () for count in options.config.threads}
-        self.sensors = Sensors((), root)
+        self.sensors = sensors or Sensors((), root)
         self.hardware: Mapping[str, str] = self.sensors.hardware()
         self.software: Mapping[str, str] = self.sensors.software()
         self.energy = EnergyMeter(root, options.config.power)
@@ -69,6 +76,11 @@ class SimulatedBoard:
         self.limits = replace(with_memory_bound(options.limits, self.sensors), nice=0)
         self.confinement = options.worker_confinement()
         self._name = options.board_name
+
+    @property
+    def profile(self) -> BoardProfile:
+        """The profile of the simulated hardware."""
+        return self._profile
 
     def board_id(self, work_dir: Path) -> str:
         """An identity that differs for each machine and each name."""

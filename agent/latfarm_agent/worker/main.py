@@ -14,20 +14,19 @@ import resource
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Callable, Mapping, Sequence
 
 from latfarm_agent.confinement import cgroups
 from latfarm_agent.confinement.confine import WorkerGround, confine
 from latfarm_agent.confinement.plan import END, OFF, ON, Confinement
 from latfarm_agent.runtimes import base
-from latfarm_agent.runtimes.base import Job, Prepared, Runtime, RuntimeFailure
+from latfarm_agent.runtimes.base import Runtime, RuntimeFailure
 from latfarm_agent.runtimes.onnx.outside import check_self_contained
 from latfarm_agent.worker import channel, keeper, replies, rules
 from latfarm_agent.worker.caches import CacheFlusher, last_level_bytes
 from latfarm_agent.worker.channel import Message
-from latfarm_agent.worker.measure import LoopWatch, SessionTimes, measure_session, profile
-from latfarm_agent.worker.measure_energy import run_for_energy
+from latfarm_agent.worker.measure import LoopWatch
+from latfarm_agent.worker.request import measure_request
 from latfarm_agent.worker.surroundings import Surroundings
 
 ONNX = "onnx"
@@ -216,36 +215,16 @@ class _RequestServer:
         watch = LoopWatch(stage=self._stage, beat=self._beat, flush=self._flusher.flush)
         self._reset_peak()
         before = resource.getrusage(resource.RUSAGE_SELF)
-        sessions: list[SessionTimes] = []
-        energy: Message = {}
-        fastest_us = float(request["fastest_us"])
-        last = settings.sessions - 1
-
-        def run_longer(prepared: Prepared) -> None:
-            # It would be useless if neither a rail of the board nor the runtime tells the energy.
-            if settings.energy_ms and (request.get("rail") or prepared.energy is not None):
-                energy.update(run_for_energy(runtime, prepared, last, settings, watch))
-
-        for index in range(settings.sessions):
-            job = _job(request, index)
-            longer = run_longer if index == last else None
-            sessions.append(measure_session(runtime, job, settings, watch, fastest_us, longer))
-            fastest_us = sessions[-1].fastest_us
-        layers = []
-        if request["profile"]:
-            run_ms = median(run for session in sessions for run in session.runs_ms)
-            layers = profile(runtime, _job(request, 0), run_ms, settings, watch)
+        answer = measure_request(runtime, request, settings, watch)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         return {
+            **answer,
             "cpus": cores,
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
-            "sessions": [session.to_json() for session in sessions],
-            "layers": [asdict(layer) for layer in layers],
             "peak_bytes": max(0, _status_bytes("VmHWM") - self._flusher.size_bytes),
             "rss_bytes": _status_bytes("VmRSS"),
             "switches": after.ru_nivcsw - before.ru_nivcsw,
-            "energy": energy,
         }
 
     def _reset_peak(self) -> None:
@@ -263,19 +242,6 @@ class _RequestServer:
 
     def _beat(self) -> None:
         self._send({"event": "beat"})
-
-
-def _job(request: Message, session: int) -> Job:
-    return Job(
-        model_path=Path(request["model_path"]),
-        settings=request["platform_settings"],
-        dtype=request["dtype"],
-        scratch_dir=Path(request["scratch_dir"]),
-        request_id=request["request_id"],
-        session=session,
-        sequence=request["sequence"],
-        companions=tuple(request["companions"]),
-    )
 
 
 def _error(code: str, message: str) -> Message:

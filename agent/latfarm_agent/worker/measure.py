@@ -259,13 +259,15 @@ def measure_session(
     load_ms = (time.perf_counter_ns() - begun) / 1e6
     session = _PreparedSession(runtime, prepared, job.session, settings, watch, load_ms)
     watch.stage("warming", job.session, session.patience_ms)
+    # A collection disturbs no time that something else than this process tells.
     collecting = gc.isenabled()
-    gc.collect()
-    gc.disable()
+    if prepared.settles:
+        gc.collect()
+        gc.disable()
     try:
         times = session.measured(known_us)
     finally:
-        if collecting:
+        if collecting and prepared.settles:
             gc.enable()
     if afterwards is not None:
         afterwards(prepared)

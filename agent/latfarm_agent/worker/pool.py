@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Protocol
 
 from latfarm_agent.agent_config import RuntimeConfig
 from latfarm_agent.confinement import cgroups
@@ -118,6 +118,37 @@ class WorkerSetup:
         return self.work_dir / MODELS
 
 
+class RuntimeWorkers(Protocol):
+    """Finds out which runtimes a board has, and lets them measure; `Workers` is the usual one.
+
+    `found` may be called from any thread at any time; everything else by one thread at a time.
+
+    Attributes:
+        separate: whether models run in processes of their own, to which they have to be handed.
+    """
+
+    separate: bool
+
+    def found(self) -> Mapping[str, DiscoveredRuntime]:
+        """All runtimes by name."""
+
+    def ask(
+        self,
+        name: str,
+        threads: int,
+        message: Message,
+        on_event: Callable[[Message], None],
+        cancelled: Callable[[], bool],
+    ) -> tuple[Message, str]:
+        """Let the runtime of that name measure; see `Workers.ask`."""
+
+    def restart(self) -> None:
+        """End the workers that wait."""
+
+    def close(self) -> None:
+        """End all workers and start no more. Idempotent."""
+
+
 class Workers:
     """Finds out which runtimes this board has, and lets their workers measure.
 
@@ -127,6 +158,8 @@ class Workers:
         setup: how workers are started.
         closing: set when a start in progress must end.
     """
+
+    separate = True
 
     def __init__(self, setup: WorkerSetup, closing: threading.Event) -> None:
         self._setup = setup

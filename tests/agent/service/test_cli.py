@@ -64,7 +64,7 @@ def test_the_doctor_tells_what_is_on_and_what_was_tried(
     assert all(f"  {each['name']}: {each['told']}" in text for each in found)
 
 
-@pytest.mark.parametrize("command", ["serve", "describe", "doctor"])
+@pytest.mark.parametrize("command", ["serve", "rack", "describe", "doctor"])
 def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
@@ -75,6 +75,7 @@ def test_help_shows_examples(command: str, capsys: pytest.CaptureFixture[str]) -
 
 EXAMPLES = (
     arguments.SERVE_EXAMPLES,
+    arguments.RACK_EXAMPLES,
     arguments.WORK_EXAMPLES,
     arguments.SETTLE_EXAMPLES,
     arguments.DESCRIBE_EXAMPLES,
@@ -99,6 +100,9 @@ def test_the_examples_parse() -> None:
         ["serve", "--bogus"],
         ["serve", "--metrics-port", "many"],
         ["serve", "--max-blob-mb", "0"],
+        ["rack", "profile.json"],
+        ["rack", "profile.json", "--boards", "0"],
+        ["rack", "profile.json", "--boards", "2", "--measuring-time", "5"],
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2(

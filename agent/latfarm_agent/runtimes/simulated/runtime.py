@@ -100,18 +100,21 @@ class SimulatedAccount:
 
 
 class SimulatedRuntime:
-    """The runtime of a simulated board; `profile` is the path of its profile file."""
+    """The runtime of a simulated board; `profile` is its profile, or the path of the file."""
 
-    def __init__(self, threads: int = 1, profile: str | None = None) -> None:
+    def __init__(self, threads: int = 1, profile: str | BoardProfile | None = None) -> None:
         del threads
         if not profile:
             raise RuntimeFailure(
                 "RUNTIME_MISSING", "no board is simulated; start the agent with --simulate npu"
             )
-        try:
-            self._profile = BoardProfile.read(Path(profile))
-        except (OSError, ValueError) as error:
-            raise RuntimeFailure("RUNTIME_MISSING", f"profile {error}") from error
+        if isinstance(profile, BoardProfile):
+            self._profile = profile
+        else:
+            try:
+                self._profile = BoardProfile.read(Path(profile))
+            except (OSError, ValueError) as error:
+                raise RuntimeFailure("RUNTIME_MISSING", f"profile {error}") from error
         self._draw = random.Random(0)
         self._warm_ms = 0.0
         self._cold_ms = 0.0
@@ -146,7 +149,7 @@ class SimulatedRuntime:
         core = self._core(job.sequence)
         factor *= core.felt
         if job.session == 0 and profile.measure_ms:
-            time.sleep(profile.measure_ms / 1e3)  # the real time of all sessions together
+            self.pass_time(profile.measure_ms)  # the real time of all sessions together
         self._draw = random.Random(_seed(profile.seed, job.request_id, job.session))
         factor *= math.exp(self._draw.gauss(0.0, profile.session_noise))
         self._warm_ms = factor * self._exact_ms
@@ -197,6 +200,18 @@ class SimulatedRuntime:
         layers: list[LayerTime] = exact_layers(graph, self._profile)
         return layers
 
+    def pass_time(self, wait_ms: float) -> None:
+        """Let `wait_ms` milliseconds of real time pass."""
+        time.sleep(wait_ms / 1e3)
+
+    def crash(self) -> None:
+        """End this process as a faulty driver does."""
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def hang(self) -> None:
+        """Do nothing; the caller calls again when this returns."""
+        signal.pause()
+
     def _load(self, path: Path) -> dict[str, Any]:
         try:
             text = path.read_bytes()
@@ -221,13 +236,13 @@ class SimulatedRuntime:
             if node["op"] in profile.unsupported_ops:
                 raise RuntimeFailure("MODEL_UNSUPPORTED", f"{where}: no such op on this board")
             if node["op"] in profile.crash_ops:
-                os.kill(os.getpid(), signal.SIGSEGV)
+                self.crash()
             while node["op"] in profile.hang_ops:
-                signal.pause()
+                self.hang()
         if profile.crash_rate:
             chance = random.Random(_seed(profile.seed, "crash", job.request_id, job.session))
             if chance.random() < profile.crash_rate:
-                os.kill(os.getpid(), signal.SIGSEGV)
+                self.crash()
 
 
 def _in_turn(sequence: int, every: int, length: int) -> bool:

@@ -1,0 +1,202 @@
+"""The controller's side of a row, as a process of its own: farm, driver and store.
+
+It does one thing at each line that it reads: it joins all boards, runs one campaign, and ends. It
+prints what it found as one line of JSON each time. So the process that started it can read the
+clocks of all processes exactly between these steps.
+
+    python -m benchmarks.farm.controller_side FOLDER BOARDS MEASUREMENTS MEASURING_MS
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.farm.boards.interfaces import FarmBackend
+from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.observer import FarmObserver
+from latfarm_controller.farm.processes.backends import InlineBackend, RayBackend
+from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.scheduling.scheduler import Scheduler
+from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.measurement import Measurement
+
+from benchmarks.farm.boards import PLATFORM
+from benchmarks.farm.figures import utilisation
+from benchmarks.pool import QUICK, conv_graph
+
+JOIN_S = 300.0
+"""Longest time in seconds until all boards have joined."""
+
+
+class TimedScheduler:
+    """Counts the CPU time of all calls of the scheduler in this process."""
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        for name in ("handle", "wake_at_s"):
+            setattr(Scheduler, name, self._timed(getattr(Scheduler, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began_s = time.thread_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.spent_s += time.thread_time() - began_s
+
+        return call
+
+
+class FarmCampaign:
+    """Asks for small convolutions, each a model of its own, made when it is asked for.
+
+    Args:
+        total: number of measurements.
+    """
+
+    kind = "farm-bench"
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._asked = 0
+        self._told = 0
+        self.failures = 0
+        self.asking_s = 0.0
+        self.starts_s: list[float] = []
+
+    def ask(self, count: int) -> list[MeasurementRequest]:
+        """The next requests; the CPU time that they take is counted."""
+        began_s = time.thread_time()
+        until = min(self._total, self._asked + count)
+        asked = [
+            MeasurementRequest(
+                conv_graph(index % 256 + 1, 8 + index // 256), PLATFORM, "bench", QUICK
+            )
+            for index in range(self._asked, until)
+        ]
+        for request in asked:
+            _ = request.request_id  # the hash belongs to the graph, and not to the farm
+        self._asked = until
+        self.asking_s += time.thread_time() - began_s
+        return asked
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        """Note when each measurement started on its board."""
+        self._told += len(measurements)
+        for measurement in measurements:
+            if measurement.ok:
+                self.starts_s.append(measurement.measured_at_s)
+            else:
+                self.failures += 1
+
+    @property
+    def done(self) -> bool:
+        """Whether all requests are answered."""
+        return self._told == self._total
+
+    def progress(self) -> Progress:
+        """How many requests are answered."""
+        return Progress("measuring", self._told, self._total)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Nothing, since nothing is looked for."""
+        return {}
+
+
+class FirstResult(FarmObserver):
+    """Notes when the first answer of a board arrived, by the monotonic clock; 0: not yet."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def measured(self, board: str, measurement: Measurement, busy_s: float) -> None:
+        """A board answered."""
+        del board, measurement, busy_s
+        self.at_s = self.at_s or time.monotonic()
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Do what each line asks for."""
+    scheduler, first = TimedScheduler(), FirstResult()
+    folder: Path = options.folder
+    with DuckDBStore(folder / "store.duckdb") as store:
+        began_s = time.monotonic()
+        farm = Farm(_backend(folder, inline=options.inline), f"bench-{os.getpid()}", observer=first)
+        await farm.start()
+        try:
+            _tell(start_s=time.monotonic() - began_s)
+            await _told_to("join")
+            began_s = time.monotonic()
+            await farm.add_boards(Registry(folder / "boards.json").list())
+            async with asyncio.timeout(JOIN_S):
+                while len(farm.pool(PLATFORM)) < options.boards:
+                    await asyncio.sleep(0.05)
+            _tell(join_s=time.monotonic() - began_s)
+            await _told_to("measure")
+            scheduler.spent_s = 0.0
+            began_s = time.monotonic()
+            campaign = FarmCampaign(options.measurements)
+            record = CampaignRecord("bench", "bench", campaign.kind, PLATFORM)
+            record = await Driver(store, farm).run(campaign, record)
+            if record.state != "done":
+                raise RuntimeError(f"the campaign is {record.state}: {record.error}")
+            _tell(
+                wall_s=time.monotonic() - began_s,
+                first_result_s=first.at_s - began_s,
+                failures=campaign.failures,
+                asking_s=campaign.asking_s,
+                scheduler_s=scheduler.spent_s,
+                utilisation=utilisation(campaign.starts_s, options.measuring_ms, options.boards),
+            )
+            await _told_to("end")
+        finally:
+            await farm.stop()
+
+
+def _backend(folder: Path, *, inline: bool) -> FarmBackend:
+    if inline:
+        return InlineBackend()
+    return RayBackend(RayRuntime(folder / "ray"))
+
+
+def _tell(**figures: float) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+async def _told_to(word: str) -> None:
+    """Wait for a line.
+
+    Raises:
+        EOFError: the benchmark has ended.
+    """
+    line = await asyncio.to_thread(sys.stdin.readline)
+    if line.strip() != word:
+        raise EOFError(f"{word!r} was expected, not {line!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("boards", type=int)
+    parser.add_argument("measurements", type=int)
+    parser.add_argument("measuring_ms", type=float)
+    parser.add_argument("--inline", action="store_true", help="without Ray")
+    asyncio.run(serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
