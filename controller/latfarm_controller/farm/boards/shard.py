@@ -1,4 +1,4 @@
-"""A shard of boards in one event loop; `processes.ray_shard` runs it in a Ray actor."""
+"""A shard of boards in one event loop; `processes.ray_shard` runs it in a Ray actor as well."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardEvent,
     ShardSettings,
 )
+from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
 from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 
@@ -32,12 +33,10 @@ async def fetch_bytes(handle: Any) -> bytes:
     """The bytes of a model.
 
     Args:
-        handle: of a `BuiltModel`: the bytes themselves, or a list with a Ray reference to them.
-            Ray resolves a reference that is an argument itself, but not one inside a list.
+        handle: of a `BuiltModel`: the bytes themselves, or the file that has them.
     """
-    if isinstance(handle, list):
-        data: bytes = await handle[0]
-        return data
+    if isinstance(handle, ModelOnDisk):
+        return await handle.read()
     assert isinstance(handle, bytes)
     return handle
 
