@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -205,21 +206,29 @@ cluster.shutdown()
 @contextmanager
 def cluster_of_two() -> Iterator[tuple[str, int]]:
     """A Ray cluster of two nodes of two cores; gives its address and the second raylet's id."""
-    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        while line and "127.0.0.1" not in line:
-            line = process.stdout.readline()
-        address, pid = line.split()
-        yield address, int(pid)
+    while True:  # a raylet gives its agents 15 s to start, which a busy host may exceed
+        with subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            found = re.search(r"^(127\.0\.0\.1:\d+) (\d+)$", _until_cluster(process.stdout), re.M)
+            if found is not None:
+                yield found[1], int(found[2])
+                return
+
+
+def _until_cluster(output: IO[str]) -> str:
+    """What a process prints, up to the line that tells of the cluster."""
+    lines = []
+    for line in output:
+        lines.append(line)
+        if line.startswith("127.0.0.1:"):
+            break
+    return "".join(lines)
 
 
 def test_two_raylets_carry_a_campaign_and_one_is_killed(

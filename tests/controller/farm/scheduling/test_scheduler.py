@@ -9,7 +9,6 @@ from latfarm_controller.farm.scheduling.messages import (
     BoardJoined,
     BoardLost,
     Build,
-    BuildersChanged,
     BuildFailed,
     BuildReady,
     CampaignCancelled,
@@ -277,41 +276,6 @@ def test_a_builder_that_died_is_tried_again_alone() -> None:
     assert scheduler.handle(3, Tick()) == [Build((model("r1"),))]
     out = scheduler.handle(3, crashed[0])
     assert [i.measurement.error_code for i in out if isinstance(i, Deliver)] == [BUILD_CRASHED]
-
-
-def test_while_there_are_no_builders_built_models_are_measured_and_the_others_wait() -> None:
-    scheduler = ready(Policy(depth=1, build_slots=1), "r1", "r2")
-    scheduler.handle(0, BuildersChanged(0))
-    assert scheduler.handle(0, RequestsQueued("c", (work("r3"),))) == []
-    answer = measurement("r1")
-    assert Dispatch("a", "r2", model("r2"), 0) in scheduler.handle(1, ResultReceived("a", answer))
-    assert scheduler.wake_at_s() is None
-    assert scheduler.handle(2, BuildersChanged(1)) == [Build((model("r3"),))]
-
-
-def test_a_build_that_was_lost_with_all_builders_counts_as_no_failure_of_the_model() -> None:
-    scheduler = Scheduler(Policy(build_slots=1, build_limit=1, loss_limit=2))
-    scheduler.handle(0, BoardJoined("a", ("p",)))
-    out = scheduler.handle(0, RequestsQueued("c", (work("r1"),)))
-    lost = BuildFailed(model("r1"), "Ray is away", retryable=True, lost=True)
-    for _ in range(2):
-        assert out == [Build((model("r1"),))]
-        assert scheduler.handle(0, BuildersChanged(0), lost) == []
-        out = scheduler.handle(0, BuildersChanged(1))
-    # A model that takes all builders with it each time is given up at last.
-    out = scheduler.handle(0, lost)
-    assert [i.measurement.error_code for i in out if isinstance(i, Deliver)] == [BUILD_CRASHED]
-
-
-def test_a_quiet_board_measures_nothing_while_builders_start() -> None:
-    scheduler = Scheduler(Policy(quiet_depth=1, build_slots=0))
-    scheduler.handle(0, BoardJoined("a", ("p",), quiet=True))
-    scheduler.handle(0, BuildersChanged(1), RequestsQueued("c", (work("r1"), work("r2"))))
-    built = [BuildReady(model(name), 1) for name in ("r1", "r2")]
-    assert scheduler.handle(0, BuildersChanged(0, starting=True), *built) == []
-    # They rest between two starts, and an urgent request without a model holds nobody up.
-    urgent = RequestsQueued("q", (work("urgent"),), 10)
-    assert scheduler.handle(0, BuildersChanged(0), urgent) == [Dispatch("a", "r1", model("r1"), 0)]
 
 
 def test_small_models_are_built_together_and_big_ones_alone() -> None:
