@@ -147,10 +147,8 @@ class ShardPool:
 
     async def _lose(self, index: int, reason: str) -> None:
         """Tell that the boards of a shard that died are lost until it is started again."""
-        for status in self._boards.on_shard(index):
-            was_online, status.online, status.reason = status.online, False, reason
-            if was_online and status.info is not None:
-                self._on_event(index, LeaseExpired(status.info.board_id, "", reason))
+        for board_id in self._boards.lose_shard(index, reason):
+            self._on_event(index, LeaseExpired(board_id, "", reason))
         async with self._changed:
             self._changed.notify_all()
 

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latfarm_controller.agents.tls import is_loopback
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.processes import cleanup
 
@@ -215,9 +216,7 @@ class RayRuntime:
         # Only Ray's processes inherit these variables; agents that are started later do not.
         with _environment(environment):
             ray = _import_ray()
-            constants = importlib.import_module("ray._private.ray_constants")
-            # Ray reads the variable at its import, which may have happened before.
-            vars(constants)["ENABLE_RAY_CLUSTER"] = False
+            _keep_to_loopback()
             ray.init(
                 address="local",
                 _node_ip_address=LOOPBACK,
@@ -239,8 +238,14 @@ class RayRuntime:
         return ray
 
     def _join(self) -> Any:
-        with _environment({"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}):
+        environment = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+        here = is_loopback(self._address.rpartition(":")[0].strip("[]"))
+        if here:  # otherwise Ray takes this host's outward address in the place of loopback
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        with _environment(environment):
             ray = _import_ray()
+            if here:
+                _keep_to_loopback()
             ray.init(address=self._address, log_to_driver=False, configure_logging=False)
         return ray
 
@@ -289,6 +294,12 @@ def _import_ray() -> Any:
         raise FarmError("it is running in this process already")
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     return ray
+
+
+def _keep_to_loopback() -> None:
+    """Have Ray use 127.0.0.1 alone. It reads the variable at its import, which may be over."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    vars(constants)["ENABLE_RAY_CLUSTER"] = False
 
 
 @contextlib.contextmanager

@@ -117,10 +117,33 @@ def test_boards_wait_for_a_shard_that_cannot_start_yet(
 
     async def scenario() -> None:
         async with split_farm(lab, addresses(lab, near=2, far=0), refusals=3) as (farm, _):
-            await farm.wait_for("p", 20)
             await until(lambda: all(status.online for status in farm.boards()))
             farm.listen("c")
             farm.submit("c", [lab.request(i) for i in range(4)])
             assert all(answer.ok for answer in (await collect(farm, "c", 4)).values())
+
+    asyncio.run(scenario())
+
+
+def test_a_board_whose_shard_cannot_start_is_still_waited_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_pool, "OWN_BOARDS", 0)
+
+    async def scenario() -> None:
+        async with split_farm(lab, addresses(lab, near=1, far=0), refusals=3) as (farm, backend):
+            assert (await farm.wait_for("p", 20)).name == "p"
+            assert backend.refusals == 0
+
+    asyncio.run(scenario())
+
+
+def test_why_a_board_waits_for_its_shard_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_pool, "OWN_BOARDS", 0)
+
+    async def scenario() -> None:
+        async with split_farm(lab, addresses(lab, near=1, far=0), refusals=10**9) as (farm, _):
+            told = "connecting: Ray is away: it was killed"
+            await until(lambda: farm.boards()[0].reason == told)
 
     asyncio.run(scenario())

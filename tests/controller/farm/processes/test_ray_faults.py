@@ -91,7 +91,7 @@ async def farm_on(backend: FarmBackend, boards: Sequence[BoardEntry]) -> AsyncIt
     farm = Farm(backend, "test", settings=settings)
     await farm.start(boards)
     try:
-        await farm.wait_for(PLATFORM, 60)
+        await farm.wait_for(PLATFORM, 300)
         yield farm
     finally:
         await farm.stop()
@@ -209,6 +209,7 @@ def cluster_of_two() -> Iterator[tuple[str, int]]:
     while True:  # a raylet gives its agents 15 s to start, which a busy host may exceed
         with subprocess.Popen(
             [sys.executable, "-c", CLUSTER],
+            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},  # loopback alone
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
