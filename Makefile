@@ -90,14 +90,14 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --upgrade -o constraints-uv.txt -
 
 ##@ Tests
-.PHONY: test-fast test test-farm test-farm-all test-pythons fuzz fuzz-ports fuzz-trust
+.PHONY: test-fast test test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust
 
 # Folders of code that only computes; tests marked slow are left out.
 FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
   tests/agent/session tests/controller/farm/scheduling tests/controller/campaigns
 
 test-fast: setup ## the pure cores, in under a minute: no process, no network, no runtime
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not farm" $(FAST) $(TEST_FLAGS)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not farm and not faults" $(FAST) $(TEST_FLAGS)
 
 test: setup ## all tests that need no root and no board
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
@@ -111,6 +111,9 @@ test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on
 test-farm-all: setup-farm ## all tests on virtual boards; as root, takes an hour or more on two cores
 	@$(BIN)/python -m tests.farm.prepare --install
 	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
+
+test-ray-faults: setup ## campaigns while GCS, raylets, shards and builders are killed; some minutes
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/controller/farm/processes $(TEST_FLAGS)
 
 PYTHONS ?= python3.8 python3.9 python3.10 python3.12 python3.13
 

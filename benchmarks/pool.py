@@ -27,8 +27,7 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.processes.backends import RayBackend
-from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -149,9 +148,11 @@ async def run(
         folder = Path(name)
         store = DuckDBStore(folder / "store.duckdb")
         stack.callback(store.close)
-        farm = Farm(RayBackend(RayRuntime(folder / "ray")), f"bench-{os.getpid()}")
+        farm = Farm(RayBackend(RayOptions(folder / "ray")), f"bench-{os.getpid()}")
         await farm.start()
         try:
+            while not farm.builders.slots:  # Ray is being started
+                await asyncio.sleep(0.05)
             for measure_ms in delays_ms:
                 with ExitStack() as agents:
                     platform, entries = start_agents(agents, folder, measure_ms, max(sizes))

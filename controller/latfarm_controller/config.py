@@ -75,10 +75,10 @@ class ControllerConfig(BaseModel):
     """Private key of that certificate; None: `tls/client.key`."""
     passphrase_file: AbsolutePath | None = None
     """File with the passphrase of the authority's key; None: that key has none."""
-    ray_address: str = ""
-    """Address of a Ray cluster to join; empty: Ray is started on this machine."""
+    ray_address: str = Field(default="", pattern=r"^(auto|\S+:\d{1,5})?$")
+    """Ray cluster to join: host:port, or auto for that of this machine; empty: a Ray of its own."""
     ray_cpus: int | None = Field(default=None, ge=1)
-    """Number of cores for Ray's tasks; None: all but the one that measures."""
+    """Number of cores for a Ray that is started on this machine; None: all, at most 4."""
 
     @property
     def store_file(self) -> Path:

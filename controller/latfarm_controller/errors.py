@@ -14,7 +14,8 @@ ControllerError (exit 1)
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it
 ├── WheelError (exit 1)            wheels for a board cannot be built or fetched
-└── FarmError (exit 1)             no board can run it, or Ray cannot be started
+└── FarmError (exit 1)             no board can run it, or a shard or builder died
+    └── RayAwayError                   Ray does not run now; it is started again
 ```
 """
 
@@ -78,4 +79,8 @@ class WheelError(ControllerError):
 
 
 class FarmError(ControllerError):
-    """No board can run the work, or Ray cannot be started."""
+    """No board can run the work, or a shard or builder died."""
+
+
+class RayAwayError(FarmError):
+    """Ray does not run now. The message says why; Ray is started again without being asked to."""

@@ -22,8 +22,7 @@ from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm, host_boot_id
-from latfarm_controller.farm.processes.backends import RayBackend
-from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.store.base import Store
@@ -89,14 +88,15 @@ class ControllerServer:
         self._store = store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
         holder = f"latfarm-{os.getpid()}"
         fleet = Fleet(self._config, holder)
-        runtime = RayRuntime(
+        options = RayOptions(
             self._config.ray_dir,
-            address=self._config.ray_address,
-            cpus=self._config.ray_cpus or 0,
+            self._config.ray_address,
+            self._config.ray_cpus or 0,
+            self._config.logs_dir / "ray.log",
         )
         settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
         metrics = ControllerMetrics()
-        farm = Farm(RayBackend(runtime), holder, settings=settings, observer=metrics)
+        farm = Farm(RayBackend(options), holder, settings=settings, observer=metrics)
         self._controller = Controller(self._config, self._store, fleet, farm, metrics)
         self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         path = self._config.socket_file

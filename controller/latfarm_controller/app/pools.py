@@ -69,7 +69,7 @@ class Pools:
 
         Raises:
             UsageError: no board offers the platform.
-            FarmError: Ray cannot be started, or no board joined in time.
+            FarmError: no folder for Ray can be made, or no board joined in time.
         """
         views = await self.boards_of(scope)
         async with self._starting:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.agents.board import PlatformInfo
@@ -27,6 +26,7 @@ from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, b
 from latfarm_controller.farm.boards.interfaces import (
     BoardRequest,
     BoardStatus,
+    BuilderState,
     BuiltModel,
     FarmBackend,
     Order,
@@ -40,6 +40,7 @@ from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarde
 from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
     Build,
+    BuildersChanged,
     BuildFailed,
     BuildReady,
     CampaignCancelled,
@@ -72,7 +73,7 @@ class Farm:
     Args:
         backend: where shards and builders run.
         holder: the name that boards show to others while this farm has leased them.
-        policy: how the scheduler decides; its number of builds at once is taken from `backend`.
+        policy: how the scheduler decides; its number of builds at once follows `backend`.
         settings: how shards treat their boards.
         clock_s: any clock that never goes back, in seconds.
         observer: told of what happens.
@@ -91,7 +92,8 @@ class Farm:
         self._backend = backend
         self._clock_s = clock_s
         self._observer = observer or FarmObserver()
-        policy = replace(policy or Policy(), build_slots=backend.build_slots)
+        policy = replace(policy or Policy(), build_slots=backend.builders.slots)
+        backend.watch(self._builders_changed)
         self._scheduler = Scheduler(policy)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks = BackgroundTasks()
@@ -109,14 +111,19 @@ class Farm:
         self.stopped = False
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
-        """Start the backend, and begin to connect to the boards; does not wait for the boards.
+        """Begin to start the backend and to connect to the boards; does not wait for them.
 
         Raises:
-            FarmError: the backend cannot be started.
+            FarmError: the backend can never be started.
         """
         await self._backend.start()
         self._tasks.start(self._decide())
         await self.add_boards(boards)
+
+    @property
+    def builders(self) -> BuilderState:
+        """Whether models can be built now; if not, requests that need a build wait."""
+        return self._backend.builders
 
     async def stop(self) -> None:
         """Give all boards back and end everything; unanswered requests are forgotten."""
@@ -257,14 +264,14 @@ class Farm:
             info = self.platform(request.platform)
             model = ModelSpec(hash_of(request.graph), info.model_format, info.dtype)
             self._requests.add(request, self._clock_s())
-            self._models.need(model, request.graph)
+            size_bytes = self._models.need(model, request.graph)
             works.append(
                 Work(
                     request.request_id,
                     request.platform,
                     model,
                     request.purpose,
-                    weight_bytes(request.graph),
+                    size_bytes,
                     request.settings,
                     request.board,
                 )
@@ -371,18 +378,16 @@ class Farm:
         self._requests.forget_closed(self._scheduler.open_requests(), request_ids)
         self._models.forget_graphs(self._scheduler.models())
 
+    def _builders_changed(self, state: BuilderState) -> None:
+        self._events.put_nowait(BuildersChanged(state.slots, state.starting))
+
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
             if isinstance(answer, BuiltModel):
                 self._events.put_nowait(BuildReady(answer.model, answer.size_bytes))
             else:
-                event = BuildFailed(answer.model, answer.message, answer.retryable)
-                self._events.put_nowait(event)
-
-
-def weight_bytes(graph: Graph) -> int:
-    """About how large the built model will be: the bytes of the graph's weights."""
-    return sum(weight.type.size_bytes for weight in graph.weights.values())
+                failed = BuildFailed(answer.model, answer.message, answer.retryable, answer.lost)
+                self._events.put_nowait(failed)
 
 
 def host_boot_id() -> str:

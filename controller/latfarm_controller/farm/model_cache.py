@@ -40,9 +40,14 @@ class ModelCache:
         self._kept: OrderedDict[ModelSpec, BuiltModel] = OrderedDict()
         self._kept_bytes = 0
 
-    def need(self, model: ModelSpec, graph: Graph) -> None:
-        """Note the graph from which a model that a request needs can be built."""
+    def need(self, model: ModelSpec, graph: Graph) -> int:
+        """Note the graph from which a model that a request needs can be built.
+
+        Returns:
+            about how large the built model will be: the bytes of the graph's weights.
+        """
         self._graphs[model] = graph
+        return sum(weight.type.size_bytes for weight in graph.weights.values())
 
     def built(self, model: ModelSpec) -> BuiltModel:
         """A model that was built and is not released yet."""

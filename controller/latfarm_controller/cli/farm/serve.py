@@ -36,6 +36,15 @@ def serve(
             max=65535,
         ),
     ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Join the Ray cluster at this address, and build models on all of its nodes. This "
+            "machine must be one of them. Without this, Ray is started on this machine alone. "
+            "LATFARM_RAY_ADDRESS says the same for all commands.",
+        ),
+    ] = None,
 ) -> None:
     """Run the controller until it is interrupted. Meanwhile other commands of this home use it.
 
@@ -45,12 +54,14 @@ def serve(
       latfarm --home /srv/latfarm serve -v
       latfarm serve --metrics-port 9180
       latfarm serve --listen 0.0.0.0:7450
+      latfarm serve --ray-address 192.0.2.10:6379
     """
     import asyncio
 
     from latfarm_controller.config import load_config
 
-    asyncio.run(_serve(load_config({"metrics_port": metrics_port}), wait_s, listen))
+    flags = {"metrics_port": metrics_port, "ray_address": ray_address}
+    asyncio.run(_serve(load_config(flags), wait_s, listen))
     raise KeyboardInterrupt
 
 

@@ -1,7 +1,7 @@
 """Interfaces of shards, builders and board clients, and the values that pass through them.
 
-The product runs shards and builders on Ray; tests and tools run them in their own event loop. All
-dataclasses here are pickled when they go from one process to another.
+The product runs builders and, beyond a number of boards, shards on Ray; tests and tools run all in
+their own event loop. All dataclasses here travel from one process to another.
 """
 
 from __future__ import annotations
@@ -86,11 +86,28 @@ class NotBuilt:
     """Why a model was not built.
 
     `retryable`: the builder died, so that another try may succeed; otherwise it refused the model.
+    `lost`: what all builders need went away, which says little about the model.
     """
 
     model: ModelSpec
     message: str
     retryable: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderState:
+    """Whether models can be built now.
+
+    Attributes:
+        slots: how many builds may run at once; 0 while nothing can be built.
+        away: why nothing can be built now; empty while models can be built.
+        starting: whether what builders need is being started, which keeps this host busy.
+    """
+
+    slots: int
+    away: str = ""
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,30 +292,37 @@ class FarmBackend(Protocol):
     """Where shards and builders run."""
 
     async def start(self) -> None:
-        """Start what shards and builders need.
+        """Begin to start what shards and builders need; `builders` tells when models can be built.
 
         Raises:
-            FarmError: it cannot be started.
+            FarmError: it can never be started.
         """
         ...
 
     async def shard(self, settings: ShardSettings) -> Shard:
-        """Start a new shard."""
+        """Start a new shard in the present event loop."""
+        ...
+
+    async def far_shard(self, settings: ShardSettings, *, here: bool) -> Shard:
+        """Start a new shard in a process of its own; with `here`, on this host.
+
+        Raises:
+            FarmError: it cannot be started now; another try may succeed later.
+        """
         ...
 
     @property
     def builder(self) -> Builder:
-        """What builds models; it exists after `start`."""
+        """What builds models."""
         ...
 
     @property
-    def build_slots(self) -> int:
-        """How many builds may run at once."""
+    def builders(self) -> BuilderState:
+        """Whether models can be built now."""
         ...
 
-    @property
-    def shard_slots(self) -> int:
-        """How many shards can run at the same time, each on a core of its own."""
+    def watch(self, watcher: Callable[[BuilderState], None]) -> None:
+        """Have a function called each time `builders` has changed, in the event loop."""
         ...
 
     async def close(self) -> None:

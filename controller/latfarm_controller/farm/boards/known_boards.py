@@ -11,7 +11,7 @@ from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
 
 _CONNECTING = "connecting"
-"""Reason why a board is offline until its shard has called it once."""
+"""How the reason begins why a board is offline until its shard has called it once."""
 
 
 class KnownBoards:
@@ -85,7 +85,23 @@ class KnownBoards:
 
     def settled(self, platform: str) -> bool:
         """Whether a board offers the platform, or every board has been called and none does."""
-        return platform in self._platforms or all(s.reason != _CONNECTING for s in self)
+        return platform in self._platforms or not any(
+            s.reason.startswith(_CONNECTING) for s in self
+        )
+
+    def lose_shard(self, index: int, reason: str) -> list[str]:
+        """Note that a shard died, or cannot start; returns the ids of the boards it had connected.
+
+        A board that was never called is not settled by that: its call is still awaited.
+        """
+        connected = []
+        for status in self.on_shard(index):
+            if status.online and status.info is not None:
+                connected.append(status.info.board_id)
+            called = status.info is not None or not status.reason.startswith(_CONNECTING)
+            status.online = False
+            status.reason = reason if called else f"{_CONNECTING}: {reason}"
+        return connected
 
     def offers(self, platform: str) -> bool:
         """Whether some board offers a platform, or offered it earlier."""

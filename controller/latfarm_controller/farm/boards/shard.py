@@ -1,4 +1,4 @@
-"""A shard of boards in one event loop; `processes.ray_shard` runs it in a Ray actor."""
+"""A shard of boards in one event loop; `processes.ray_shard` runs it in a Ray actor as well."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardEvent,
     ShardSettings,
 )
+from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
 from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 
@@ -33,12 +34,10 @@ async def fetch_model(handle: Any) -> bytes | ModelFiles:
     """The files of a model.
 
     Args:
-        handle: of a `BuiltModel`: the files themselves, or a list with a Ray reference to them.
-            Ray resolves a reference that is an argument itself, but not one inside a list.
+        handle: of a `BuiltModel`: the files themselves, or what has them on this host's disk.
     """
-    if isinstance(handle, list):
-        data: bytes | ModelFiles = await handle[0]
-        return data
+    if isinstance(handle, ModelOnDisk):
+        return await handle.read()
     assert isinstance(handle, (bytes, ModelFiles))
     return handle
 

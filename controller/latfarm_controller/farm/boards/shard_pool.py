@@ -1,4 +1,10 @@
-"""The shards of a farm: which shard a board goes to, and what happens when a shard dies."""
+"""The shards of a farm: which shard a board goes to, and what happens when a shard dies.
+
+The first `OWN_BOARDS` boards are served by the controller's own event loop, because a shard in
+another process costs an order and an answer one more journey each. Further boards go to shards in
+processes of their own. A board on loopback can be reached from this host alone, so its shard runs
+on this host, too.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,10 @@ import logging
 from collections.abc import Callable, Sequence
 
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.agents.tls import is_loopback, split
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.background import BackgroundTasks
+from latfarm_controller.farm.boards.absent_shard import AbsentShard
 from latfarm_controller.farm.boards.interfaces import (
     FarmBackend,
     Order,
@@ -19,10 +27,12 @@ from latfarm_controller.farm.boards.interfaces import (
 from latfarm_controller.farm.boards.known_boards import KnownBoards
 from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
-FEW_BOARDS = 4
-"""A shard with this many boards counts as crowded while there are cores for another shard."""
-BOARDS_A_SHARD = 32
-"""Most boards of a shard. A measurement costs a shard about 7 ms of its one core, mostly gRPC."""
+OWN_BOARDS = 128
+"""Most boards that the controller's own event loop serves."""
+BOARDS_A_SHARD = 256
+"""Most boards of a shard in a process of its own."""
+OWN = 0
+"""The number of the shard in the controller's own event loop."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,20 +62,18 @@ class ShardPool:
         self._tasks = tasks
         self._on_event = on_event
         self._shards: list[Shard] = []
-        self._placing = asyncio.Lock()
+        self._here: list[bool] = []  # for each shard: whether it runs on this host for certain
         self._changed = asyncio.Condition()
 
     async def open(self, entry: BoardEntry) -> None:
-        """Connect to one more board, in the shard with the fewest boards or in a new shard.
-
-        A board that has a shard already stays there.
-        """
-        async with self._placing:  # without it, campaigns that start together start a shard each
-            status = self._boards.named(entry.name)
-            if status.shard < 0:
-                status.shard = await self._shard_with_room()
-            index = status.shard
-        await self._shards[index].open([entry])
+        """Connect to one more board. A board that has a shard already stays there."""
+        status = self._boards.named(entry.name)
+        if status.shard < 0:
+            status.shard = self._shard_with_room(here=stays_here(entry))
+        try:
+            await self._shards[status.shard].open([entry])
+        except FarmError as error:  # a shard opens all its boards when it is started again
+            logger.debug("board %s waits for its shard: %s", entry.name, error)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is looked at after each event of a board."""
@@ -89,39 +97,62 @@ class ShardPool:
         shards, self._shards = self._shards, []
         await asyncio.gather(*(shard.close() for shard in shards), return_exceptions=True)
 
-    async def _shard_with_room(self) -> int:
-        """The number of the shard with the fewest boards; a new one while all are crowded."""
-        sizes = self._boards.sizes(len(self._shards))
-        crowded = FEW_BOARDS if len(sizes) < self._backend.shard_slots else BOARDS_A_SHARD
-        if sizes and min(sizes) < crowded:
-            return sizes.index(min(sizes))
-        self._shards.append(await self._backend.shard(self._settings))
-        self._tasks.start(self._read_events(len(self._shards) - 1))
+    def _shard_with_room(self, *, here: bool) -> int:
+        """The number of the first shard with room for a board; a new one while there is none.
+
+        Args:
+            here: whether the shard of the board must run on this host.
+        """
+        if not self._shards:
+            self._add(here=True)  # this is the shard `OWN`
+        for index, size in enumerate(self._boards.sizes(len(self._shards))):
+            room = OWN_BOARDS if index == OWN else BOARDS_A_SHARD
+            if size < room and (self._here[index] or not here):
+                return index
+        return self._add(here=here)
+
+    def _add(self, *, here: bool) -> int:
+        """Begin to start one more shard; returns its number."""
+        self._shards.append(AbsentShard("it has not started yet"))
+        self._here.append(here)
+        self._tasks.start(self._serve(len(self._shards) - 1))
         return len(self._shards) - 1
 
-    async def _read_events(self, index: int) -> None:
-        """Pass a shard's events on; when the shard dies, its boards are lost until it is replaced.
-
-        This never ends by itself.
-        """
+    async def _serve(self, index: int) -> None:
+        """Start a shard and pass its events on, and start it again when it dies, without end."""
         while True:
             try:
-                events = await self._shards[index].events()
+                shard = await self._start(index)
+                self._shards[index] = shard
+                lost = self._boards.on_shard(index)
+                await shard.open(self._boards.entries(status.name for status in lost))
+                while True:
+                    await self._pass_on(index, await shard.events())
             except FarmError as error:
                 logger.warning("%s; it is started again", error)
-                await self._replace(index, str(error))
-                continue
-            for event in events:
-                self._on_event(index, event)
-            async with self._changed:
-                self._changed.notify_all()
+                self._shards[index] = AbsentShard(str(error))
+                await self._lose(index, str(error))
+            await asyncio.sleep(self._settings.restart_s)
 
-    async def _replace(self, index: int, reason: str) -> None:
-        lost = self._boards.on_shard(index)
-        for status in lost:
-            status.online, status.reason = False, reason
-            if status.info is not None:
-                self._on_event(index, LeaseExpired(status.info.board_id, "", reason))
-        await asyncio.sleep(self._settings.restart_s)
-        self._shards[index] = await self._backend.shard(self._settings)
-        await self._shards[index].open(self._boards.entries(status.name for status in lost))
+    async def _start(self, index: int) -> Shard:
+        if index == OWN:
+            return await self._backend.shard(self._settings)
+        return await self._backend.far_shard(self._settings, here=self._here[index])
+
+    async def _pass_on(self, index: int, events: Sequence[ShardEvent]) -> None:
+        for event in events:
+            self._on_event(index, event)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _lose(self, index: int, reason: str) -> None:
+        """Tell that the boards of a shard that died are lost until it is started again."""
+        for board_id in self._boards.lose_shard(index, reason):
+            self._on_event(index, LeaseExpired(board_id, "", reason))
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def stays_here(entry: BoardEntry) -> bool:
+    """Whether a board can be reached from this host alone, because its address is on loopback."""
+    return is_loopback(split(entry.address)[0])

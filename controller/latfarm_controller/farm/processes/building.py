@@ -1,14 +1,16 @@
 """Builds models from graphs in batches, in this process or as Ray tasks.
 
 A Ray task returns small models inside its answer, and each large model as a Ray object of its own.
-A large model stays in Ray's object store until a shard asks for it; the controller's own process
-handles only its hash and a reference to it.
+The Ray process writes large models into files, which outlive Ray and do not fill the controller's
+memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -97,12 +99,23 @@ class RayBuilder:
 
         self._build = build
         self._task = ray.remote(max_retries=0)(build_task)
+        self._cancel = ray.cancel
 
-    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
-        """One answer for each job, in order; if the worker died, all failed and may be retried."""
+    async def build_texts(
+        self, jobs: Sequence[tuple[ModelSpec, str]]
+    ) -> list[BuiltModel | NotBuilt]:
+        """One answer for each job, in order; if the worker died, all failed and may be retried.
+
+        Args:
+            jobs: the models, each with its graph as JSON text.
+        """
+        refs = self._task.options(num_returns=len(jobs) + 1).remote(list(jobs), self._build)
         try:
-            refs = self._task.options(num_returns=len(jobs) + 1).remote(list(jobs), self._build)
             answers: list[BuiltModel | NotBuilt] = await refs[0]
+        except asyncio.CancelledError:  # it took too long
+            with contextlib.suppress(Exception):  # Ray has several exceptions for what is gone
+                self._cancel(refs[0], force=True)
+            raise
         except Exception as error:  # Ray has several exceptions for a worker that was lost
             reason = f"the builder died: {str(error).strip().splitlines()[0]}"
             return [NotBuilt(model, reason, retryable=True) for model, _ in jobs]
@@ -121,14 +134,24 @@ class RayBuilder:
         await asyncio.gather(*(task.remote() for _ in range(count)), return_exceptions=True)
 
 
-def build_task(jobs: Sequence[tuple[ModelSpec, Graph]], build: Build | None) -> tuple[Any, ...]:
+def graph_text(graph: Graph) -> str:
+    """A graph as JSON text, for another process. Weights may be infinite there."""
+    return json.dumps(graph.to_json(), separators=(",", ":"))
+
+
+def build_task(jobs: Sequence[tuple[ModelSpec, str]], build: Build | None) -> tuple[Any, ...]:
     """The Ray task that builds models.
+
+    Args:
+        jobs: the models, each with its graph as `graph_text` wrote it.
+        build: makes a model; by default, `builders.build_files`.
 
     Returns:
         all answers, followed for each job by its model if that is large, else None.
     """
     _step_back()
-    answers = build_batch(jobs, build)
+    graphs = [(model, Graph.from_json(json.loads(text))) for model, text in jobs]
+    answers = build_batch(graphs, build)
     large = [
         answer[1] if isinstance(answer, tuple) and answer[0].size_bytes > SMALL_BYTES else None
         for answer in answers

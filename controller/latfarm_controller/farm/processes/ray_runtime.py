@@ -1,4 +1,4 @@
-"""Starts Ray for one run of the controller, on loopback only, and removes all of it afterwards.
+"""Starts Ray for one life of the Ray process, on loopback only, and removes all of it afterwards.
 
 Where Ray 2.60 listens was found with psutil, and `tests/controller/farm/processes/test_ray.py`
 checks it again. When Ray is told to use 127.0.0.1, it looks up the machine's outward address all
@@ -9,10 +9,10 @@ listen on loopback only. Every connection must show a token that is made for the
 (`RAY_AUTH_MODE=token`), so that other users of the machine cannot connect. Ray's client keeps the
 first token that it has read, so the token is one for the life of this process and not for a run.
 
-If the controller is killed with SIGKILL, Ray's direct children end with it, but its dashboard agent
-and its runtime-env agent do not. Therefore a separate process, `cleanup.py`, waits for the end of
-the controller, kills every process that has the mark of the run in its environment, and removes the
-folder of the run.
+If the Ray process is killed with SIGKILL, Ray's direct children end with it, but its dashboard
+agent and its runtime-env agent do not. Therefore a separate process, `cleanup.py`, waits for the
+end of the Ray process, kills every process that has the mark of the run in its environment, and
+removes the folder of the run.
 
 Ray's children end when the *thread* that started them ends (PR_SET_PDEATHSIG), so the thread that
 starts Ray lives until Ray is stopped. Outside the main thread, Ray leaves Python's signal handlers
@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from latfarm_controller.agents.tls import is_loopback
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.processes import cleanup
 
@@ -82,11 +83,21 @@ class RayRuntime:
         address: an existing cluster to join, as `host:port`. The operator of that cluster sees to
             who can reach it, and to its token (`RAY_AUTH_MODE`, `RAY_AUTH_TOKEN`). Empty: Ray is
             started on this machine.
-        cpus: how many tasks may run at once; 0: one for each core, at most 4.
+        cpus: how many tasks may run at once on a Ray that is started here; 0: one for each core of
+            this host, at most 4, because each of them is a process that waits in memory.
+        keep_open: file descriptors that the cleanup process holds until it has ended.
     """
 
-    def __init__(self, run_dir: Path, *, address: str = "", cpus: int = 0) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        address: str = "",
+        cpus: int = 0,
+        keep_open: tuple[int, ...] = (),
+    ) -> None:
         self._run_dir = run_dir
+        self._keep_open = keep_open
         self._address = address
         self._cpus = cpus or min(4, os.cpu_count() or 1)
         self._lock = threading.Lock()
@@ -182,6 +193,7 @@ class RayRuntime:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=self._keep_open,
         )
         store_bytes = store_size_bytes()
         shm_bytes = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
@@ -204,9 +216,7 @@ class RayRuntime:
         # Only Ray's processes inherit these variables; agents that are started later do not.
         with _environment(environment):
             ray = _import_ray()
-            constants = importlib.import_module("ray._private.ray_constants")
-            # Ray reads the variable at its import, which may have happened before.
-            vars(constants)["ENABLE_RAY_CLUSTER"] = False
+            _keep_to_loopback()
             ray.init(
                 address="local",
                 _node_ip_address=LOOPBACK,
@@ -228,8 +238,14 @@ class RayRuntime:
         return ray
 
     def _join(self) -> Any:
-        with _environment({"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}):
+        environment = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
+        here = is_loopback(self._address.rpartition(":")[0].strip("[]"))
+        if here:  # otherwise Ray takes this host's outward address in the place of loopback
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        with _environment(environment):
             ray = _import_ray()
+            if here:
+                _keep_to_loopback()
             ray.init(address=self._address, log_to_driver=False, configure_logging=False)
         return ray
 
@@ -278,6 +294,12 @@ def _import_ray() -> Any:
         raise FarmError("it is running in this process already")
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     return ray
+
+
+def _keep_to_loopback() -> None:
+    """Have Ray use 127.0.0.1 alone. It reads the variable at its import, which may be over."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    vars(constants)["ENABLE_RAY_CLUSTER"] = False
 
 
 @contextlib.contextmanager

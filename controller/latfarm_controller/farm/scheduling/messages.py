@@ -135,11 +135,24 @@ class BuildFailed:
     """A model could not be built.
 
     `retryable`: the builder died, so that another try may succeed; otherwise it refused the model.
+    `lost`: what all builders need went away, which says little about the model.
     """
 
     model: ModelSpec
     message: str
     retryable: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuildersChanged:
+    """From now on, so many builds may run at once; 0: nothing can be built now.
+
+    `starting`: what builders need is being started, which keeps this host busy like a build.
+    """
+
+    slots: int
+    starting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +198,7 @@ Event = (
     | Withdrawn
     | BuildReady
     | BuildFailed
+    | BuildersChanged
     | ProbeAnswered
     | CampaignCancelled
     | BoardHeld

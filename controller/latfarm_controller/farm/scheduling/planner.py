@@ -54,7 +54,7 @@ class Planner:
     # Dispatching
 
     def _dispatches(self) -> Iterator[Instruction]:
-        hold_quiet = bool(self._state.batches) or self._urgent_build()
+        hold_quiet = self._must_hold_quiet()
         # No board gets a second request while another has none.
         for level in range(max(self._policy.depth, self._policy.quiet_depth)):
             for board in self._with_room(level):
@@ -150,7 +150,7 @@ class Planner:
         if not idle_boards:
             return
         coming = self._coming()
-        hold_quiet = bool(self._state.batches) or self._urgent_build()
+        hold_quiet = self._must_hold_quiet()
         waiting: dict[tuple[str, ...], list[ScheduledJob]] = {}
         for number in idle_boards:
             idle = room.known[number]
@@ -198,7 +198,7 @@ class Planner:
     # Building
 
     def _builds(self) -> Iterator[Instruction]:
-        while len(self._state.batches) < self._policy.build_slots and self._may_build():
+        while len(self._state.batches) < self._state.build_slots and self._may_build():
             batch = self._batch()
             if not batch:
                 return
@@ -220,8 +220,15 @@ class Planner:
             return True
         return not any(board.usable and self._next(board) for board in quiet)
 
+    def _must_hold_quiet(self) -> bool:
+        """Whether quiet boards may not begin to measure: something is built, or will be at once."""
+        building = bool(self._state.batches) or self._state.builders_starting
+        return building or self._urgent_build()
+
     def _urgent_build(self) -> bool:
         """Whether a model is needed more urgently than all that quiet boards could measure now."""
+        if not self._state.build_slots:
+            return False
         quiet = [board for board in self._quiet_boards() if board.usable]
         if not quiet:
             return False
@@ -261,10 +268,10 @@ class Planner:
             fed[job.work.platform] = max(job.priority, fed.get(job.work.platform, job.priority))
             held_bytes += model.size_bytes
             wanted[model.spec] = model
-            if len(wanted) >= self._policy.batch_models * self._policy.build_slots:
+            if len(wanted) >= self._policy.batch_models * self._state.build_slots:
                 break
         models = list(wanted.values())
-        free = self._policy.build_slots - len(self._state.batches)
+        free = self._state.build_slots - len(self._state.batches)
         limit = min(self._policy.batch_models, ceil(len(models) / free))
         batch: list[ScheduledModel] = []
         batch_bytes = 0

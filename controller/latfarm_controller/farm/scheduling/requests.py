@@ -134,8 +134,16 @@ class RequestLifecycle:
         self._drop_unneeded(model)
 
     def build_failed(self, event: BuildFailed, now_s: float) -> None:
-        """A model was not built: try again later, or give its requests up."""
+        """A model was not built: try again later, or give its requests up.
+
+        If all builders went away, that is no failure of the model until it has happened often.
+        """
         model = self._state.models[event.model]
+        if event.lost and model.losses < self._policy.loss_limit:
+            model.losses += 1
+            self._state.end_build(model, None)
+            self._drop_unneeded(model)
+            return
         model.failures += 1
         again = event.retryable and model.failures < self._policy.build_limit
         retry_at_s = now_s + self._policy.backoff(model.failures) if again else 0.0

@@ -14,7 +14,8 @@ It promises, whatever the order of events:
   new work, and requests that wait at it go to other boards. A drained board finishes the request
   that it runs; a quarantined board is stopped.
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
-  is built: building and measuring take turns, in batches.
+  is built or builders are started: building and measuring take turns, in batches.
+- While there are no builders, requests whose models are built are measured, and the others wait.
 
 `RequestLifecycle` moves requests from state to state, `BoardTrust` says which boards get work, and
 `Planner` decides what to do next. `SchedulerState` keeps queues, sums and deadlines, so that no
@@ -34,6 +35,7 @@ from latfarm_controller.farm.scheduling.messages import (
     BoardHeld,
     BoardJoined,
     BoardLost,
+    BuildersChanged,
     BuildFailed,
     BuildReady,
     CampaignCancelled,
@@ -125,6 +127,8 @@ class Scheduler:
                 self._requests.built(event)
             case BuildFailed():
                 self._requests.build_failed(event, now_s)
+            case BuildersChanged(slots, starting):
+                self._state.build_slots, self._state.builders_starting = slots, starting
             case ProbeAnswered():
                 self._trust.probed(event, now_s)
             case CampaignCancelled():

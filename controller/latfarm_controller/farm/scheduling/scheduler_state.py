@@ -36,6 +36,8 @@ class SchedulerState:
         room: where boards have room.
         held_bytes: the bytes of all models that are built or being built.
         withdrawing: ids of the requests that their boards were asked to give back.
+        build_slots: how many builds may run at once now; 0: nothing can be built.
+        builders_starting: whether what builders need is being started, which keeps this host busy.
         now_s: the time.
     """
 
@@ -48,6 +50,8 @@ class SchedulerState:
         self.room = BoardRoom(policy)
         self.held_bytes = 0
         self.withdrawing: set[str] = set()
+        self.build_slots = policy.build_slots
+        self.builders_starting = False
         self.now_s = float("-inf")
         self._fed: dict[str, Counter[int]] = {}
         self._priorities: Counter[int] = Counter()

@@ -23,6 +23,8 @@ class Policy:
         attempt_limit: a request that failed this often is answered with its last failure.
         kill_limit: a request during which this many boards were lost is answered with a failure.
         build_limit: a model during whose build this many builders died is given up.
+        loss_limit: if all builders went away this often during the builds of a model, each further
+            time counts like the death of its builder.
         backoff_s: wait after the first failure of a request; it doubles with each failure.
         backoff_cap_s: the longest such wait.
         strike_limit: a board that fails this often in a row is quarantined.
@@ -39,6 +41,7 @@ class Policy:
     attempt_limit: int = 5
     kill_limit: int = 3
     build_limit: int = 3
+    loss_limit: int = 10
     backoff_s: float = 1.0
     backoff_cap_s: float = 60.0
     strike_limit: int = 3
@@ -158,6 +161,7 @@ class ScheduledModel:
         building: whether it is being built.
         ready: whether it is built.
         failures: how often its build failed.
+        losses: how often all builders went away during its build.
         not_before_s: when its build may be tried again.
     """
 
@@ -167,6 +171,7 @@ class ScheduledModel:
     building: bool = False
     ready: bool = False
     failures: int = 0
+    losses: int = 0
     not_before_s: float = 0.0
 
     @property

@@ -14,6 +14,7 @@ from latfarm_controller.farm.processes.building import (
     InlineBuilder,
     build_batch,
     build_task,
+    graph_text,
 )
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -57,7 +58,8 @@ def test_each_job_has_its_own_answer() -> None:
 
 
 def test_a_large_model_stays_out_of_the_answer() -> None:
-    told, *objects = build_task([job("good"), job("large"), job("refused")], build)
+    jobs = [(model, graph_text(graph)) for model, graph in map(job, ("good", "large", "refused"))]
+    told, *objects = build_task(jobs, build)
     assert [bool(getattr(answer, "handle", None)) for answer in told] == [True, False, False]
     assert objects[0] is None
     assert len(objects[1]) == SMALL_BYTES + 1 == told[1].size_bytes

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from latfarm_controller import builders
-from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.builders.model_files import ModelFiles
-from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.boards import shard_pool
+from latfarm_controller.farm.boards.interfaces import BuilderState, ShardSettings
 from latfarm_controller.farm.farm import Farm, host_boot_id
 from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes import cleanup
-from latfarm_controller.farm.processes.backends import RayBackend
-from latfarm_controller.farm.processes.building import SMALL_BYTES, Build
+from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
+from latfarm_controller.farm.processes.building import SMALL_BYTES
 from latfarm_controller.farm.processes.ray_runtime import (
     MARK,
     SESSION_PATH_LENGTH,
@@ -36,9 +32,17 @@ from latfarm_controller.farm.processes.ray_runtime import (
     RayRuntime,
     make_folder,
 )
-from latfarm_predictors.graph.builder import GraphBuilder
-from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.measurement import Outcome, Settings
+from latfarm_predictors.measurement import Measurement, Outcome
+
+from tests.controller.farm.processes.ray_farm import (
+    PLATFORM,
+    alive,
+    pid_of,
+    processes_of,
+    request,
+    shard_pids,
+    two_boards,
+)
 
 pytestmark = [
     pytest.mark.xdist_group("command"),  # one Ray at a time
@@ -46,119 +50,77 @@ pytestmark = [
     # Ray gets the running event loop in a way that newer Pythons warn of.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
-PLATFORM = "simulated-ray"
-QUICK = Settings(sessions=1, warmup_runs=1, warmup_ms=0.0, min_runs=3, max_runs=3, max_ms=1.0)
 
 
 @pytest.fixture
 def boards(tmp_path: Path) -> Iterator[list[BoardEntry]]:
-    """Two agents, whose boards refuse Tanh."""
-    with ExitStack() as stack:
-        entries = []
-        for name in ("one", "two"):
-            profile = tmp_path / f"{name}.json"
-            profile.write_text(
-                json.dumps({"platform": PLATFORM, "unsupported_ops": ["Tanh"], "measure_ms": 5})
-            )
-            options = LocalAgentOptions(
-                state_dir=tmp_path / name,
-                log_path=tmp_path / f"{name}.log",
-                name=name,
-                hardware=name,
-                simulate=profile,
-            )
-            entries.append(BoardEntry(name, stack.enter_context(LocalAgent(options)).address))
+    with two_boards(tmp_path) as entries:
         yield entries
 
 
-def request(number: int, op: str = "relu", *, constant: bool = False) -> MeasurementRequest:
-    builder = GraphBuilder(f"g{number}")
-    x = builder.input((1, 4, 8, 8 + number))
-    x = getattr(builder, op)(builder.conv(x, 4, 3))
-    if constant:
-        kind = builder.type_of(x)
-        values = tuple(float(value) for value in range(kind.elements))
-        x = builder.add(x, builder.weight(kind.shape, values=values))
-    return MeasurementRequest(builder.build([x]), PLATFORM, "kernel", QUICK)
+async def answers_of(inbox: asyncio.Queue[Any], count: int) -> dict[str, Measurement]:
+    """The next answers by request id; each comes once."""
+    answers: dict[str, Measurement] = {}
+    for _ in range(count):
+        item = await inbox.get()
+        assert isinstance(item, Delivery)
+        assert item.measurement.request_id not in answers
+        answers[item.measurement.request_id] = item.measurement
+    return answers
 
 
-def killed_once(died: Path) -> Build:
-    """A builder that is killed while it builds the graph `g300` for the first time."""
-
-    def build(graph: Graph, model_format: str, dtype: str) -> ModelFiles:
-        if graph.name == "g300" and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return builders.build_files(graph, model_format, dtype)
-
-    return build
-
-
-async def check_killed_builder(farm: Farm, inbox: asyncio.Queue[Any], died: Path) -> None:
-    """A builder that is killed is replaced, and its model is built again."""
-    farm.submit("c", [request(300)])
-    item = await inbox.get()
-    assert isinstance(item, Delivery)
-    assert item.measurement.ok
-    assert died.exists()
-
-
-def shard_pids(runtime: RayRuntime) -> list[int]:
-    found = []
-    for pid in processes_of(runtime):
-        try:
-            if "InlineShard" in " ".join(psutil.Process(pid).cmdline()):
-                found.append(pid)
-        except psutil.Error:
-            continue
-    return found
-
-
-def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -> None:
-    runtime = RayRuntime(tmp_path / "ray", cpus=2)
+def test_the_whole_chain_and_its_end(
+    tmp_path: Path, boards: list[BoardEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One board in the controller's own loop, and one in a shard of its own.
+    monkeypatch.setattr(shard_pool, "OWN_BOARDS", 1)
+    backend = RayBackend(RayOptions(tmp_path / "ray", cpus=2, log_path=tmp_path / "ray.log"))
     seen: dict[str, Any] = {}
-    died = tmp_path / "died"
 
     async def scenario() -> None:
         settings = ShardSettings("test", host_boot_id(), lease_ms=2_000)
-        farm = Farm(RayBackend(runtime, build=killed_once(died)), "test", settings=settings)
+        farm = Farm(backend, "test", settings=settings)
+        assert farm.builders.away
         await farm.start(boards)
         try:
             await farm.wait_for(PLATFORM, 60)
             assert not farm.quiet(PLATFORM)  # simulated time: the host's load cannot disturb it
+            while not all(status.online for status in farm.boards()):
+                await asyncio.sleep(0.01)
             inbox = farm.listen("c")
             requests = [request(i) for i in range(20)]
             bad, large = request(50, "tanh"), request(600, constant=True)
             assert len(large.graph.dumps()) > SMALL_BYTES
             farm.submit("c", [*requests, bad, large])
-            answers = {}
-            for _ in range(len(requests) + 2):
-                item = await inbox.get()
-                assert isinstance(item, Delivery)
-                measurement = item.measurement
-                assert measurement.request_id not in answers
-                answers[measurement.request_id] = measurement
+            answers = await answers_of(inbox, len(requests) + 2)
             assert answers.pop(bad.request_id).outcome is Outcome.MODEL_ERROR
             assert all(answer.ok for answer in answers.values()), answers
             assert {answer.board_id for answer in answers.values()} == {
                 status.info.board_id for status in farm.boards() if status.info
             }
-            seen["listeners"] = listeners_of(runtime)
+            assert farm.builders == BuilderState(1)
+            seen["listeners"] = listeners_of(backend)
             seen["metrics"] = await asyncio.to_thread(open_metrics, seen["listeners"])
             seen["environment"] = dict(os.environ)
 
             # A shard that is killed is replaced, and its work goes on.
-            (pid,) = shard_pids(runtime)
+            (pid,) = shard_pids(backend)
             farm.submit("c", [request(i) for i in range(100, 120)])
             os.kill(pid, signal.SIGKILL)
-            for _ in range(20):
-                item = await inbox.get()
-                assert isinstance(item, Delivery)
-                assert item.measurement.ok
-            assert shard_pids(runtime) != [pid]
+            assert all(a.ok for a in (await answers_of(inbox, 20)).values())
+            while shard_pids(backend) in ([], [pid]):
+                await asyncio.sleep(0.01)
 
-            await check_killed_builder(farm, inbox, died)
-            seen["processes"], seen["folder"] = processes_of(runtime), runtime.folder
+            # After the death of GCS all of Ray is started again. Built models are measured.
+            run = backend.keeper.run
+            farm.submit("c", [request(i) for i in range(200, 210)])
+            os.kill(pid_of(backend, "gcs_server"), signal.SIGKILL)
+            assert all(a.ok for a in (await answers_of(inbox, 10)).values())
+            while backend.keeper.run in (None, run):
+                await asyncio.sleep(0.01)
+            seen["processes"] = [*processes_of(backend), backend.keeper.pid]
+            assert backend.keeper.run is not None
+            seen["folder"] = Path(backend.keeper.run.folder)
         finally:
             await farm.stop()
 
@@ -167,9 +129,10 @@ def test_the_whole_chain_and_its_end(tmp_path: Path, boards: list[BoardEntry]) -
     assert seen["metrics"] == [], "whoever has no token may not read anything"
     assert "RAY_AUTH_TOKEN" not in seen["environment"]
     assert MARK not in seen["environment"]
-    assert len(seen["processes"]) >= 4
+    assert len(seen["processes"]) >= 5
     assert not any(psutil.pid_exists(pid) and alive(pid) for pid in seen["processes"])
     assert not seen["folder"].exists()
+    assert list((tmp_path / "ray").iterdir()) == []
 
 
 class Listener(NamedTuple):
@@ -180,15 +143,10 @@ class Listener(NamedTuple):
     port: int
 
 
-def processes_of(runtime: RayRuntime) -> list[int]:
-    """The ids of Ray's processes."""
-    return cleanup.marked(runtime.mark.encode())
-
-
-def listeners_of(runtime: RayRuntime) -> list[Listener]:
-    """Every socket on which Ray's processes, or its part of this process, listen."""
+def listeners_of(backend: RayBackend) -> list[Listener]:
+    """Every socket on which Ray's processes, the Ray process or this process listen."""
     found = []
-    for pid in [os.getpid(), *processes_of(runtime)]:
+    for pid in [os.getpid(), backend.keeper.pid, *processes_of(backend)]:
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             name = " ".join(process.cmdline()[:3]) or process.name()
@@ -201,7 +159,7 @@ def listeners_of(runtime: RayRuntime) -> list[Listener]:
 
 
 def check_listeners(listeners: list[Listener]) -> None:
-    """Ray's processes, and its part of this process, take connections on loopback only."""
+    """Ray's processes and the Ray process take connections on loopback only."""
     assert {"gcs_server", "raylet"} <= {
         Path(listener.process.split()[0]).name for listener in listeners
     }
@@ -223,13 +181,6 @@ def open_metrics(listeners: list[Listener]) -> list[Listener]:
             if len(status) > 1 and status[0].startswith(b"HTTP/") and status[1] == b"200":
                 found.append(listener)
     return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 DRIVER = """

@@ -17,6 +17,7 @@ from latfarm_controller.farm.scheduling.messages import (
     BoardJoined,
     BoardLost,
     Build,
+    BuildersChanged,
     BuildFailed,
     BuildReady,
     CampaignCancelled,
@@ -84,6 +85,7 @@ class World(RuleBasedStateMachine):
         self.withdrawals: list[Withdraw] = []
         self.stale: set[tuple[str, str]] = set()
         self.builds: list[set[ModelSpec]] = []
+        self.slots, self.starting = 2, False  # of the builders
         self.ready: set[ModelSpec] = set()
         self.wanted: Counter[tuple[str, str]] = Counter()
         self.works: dict[str, Work] = {}
@@ -122,6 +124,7 @@ class World(RuleBasedStateMachine):
                     assert any(self.wanted[c, request_id] for c in CAMPAIGNS)
                     if BOARDS[board_id][1]:
                         assert not self.builds
+                        assert not self.starting
                     self.at[board_id].append(request_id)
                 case Withdraw():
                     if instruction.request_id in self.at[instruction.board_id]:
@@ -130,6 +133,7 @@ class World(RuleBasedStateMachine):
                             self.stale.add((instruction.board_id, instruction.request_id))
                 case Build(models):
                     assert models
+                    assert len(self.builds) < self.slots
                     assert not any(
                         queue and BOARDS[name][1] and self.online[name]
                         for name, queue in self.at.items()
@@ -269,6 +273,21 @@ class World(RuleBasedStateMachine):
             self.ready.update(models)
             self.send(*(BuildReady(m, MODEL_BYTES[m.graph_hash]) for m in models))
 
+    @precondition(lambda self: self.slots)
+    @rule()
+    def builders_go(self) -> None:
+        self.slots, self.starting = 0, False
+        batches, self.builds = self.builds, []
+        models = sorted(set().union(*batches), key=lambda model: model.graph_hash)
+        gone = [BuildFailed(model, "gone", retryable=True, lost=True) for model in models]
+        self.send(BuildersChanged(0), *gone)
+
+    @precondition(lambda self: not self.slots)
+    @rule(slots=st.integers(0, 3))
+    def builders_come(self, slots: int) -> None:
+        self.slots, self.starting = slots, not slots
+        self.send(BuildersChanged(slots, self.starting))
+
     @precondition(lambda self: len(self.limbo) < 3 and any(self.at.values()))
     @rule()
     def shake(self) -> None:
@@ -309,6 +328,8 @@ class World(RuleBasedStateMachine):
         """Who is left is well from now on: all that is wanted arrives, and nothing is kept."""
         if not hasattr(self, "scheduler"):
             return
+        self.slots, self.starting = 2, False
+        self.send(BuildersChanged(2))
         for board in ("ab", "q"):  # enough for all platforms; the others need not come back
             if not self.online[board]:
                 self.join(board)
