@@ -49,7 +49,8 @@ def write_model(path: Path, data: bytes | ModelFiles) -> dict[str, Path]:
     files = ModelFiles.of(data)
     path.write_bytes(files.model)
     companions = {
-        name: path.with_name(f"{path.name}.{number}") for number, name in enumerate(files.companions)
+        name: path.with_name(f"{path.name}.{number}")
+        for number, name in enumerate(files.companions)
     }
     for name, companion in companions.items():
         companion.write_bytes(files.companions[name])

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from latfarm_controller.errors import FarmError
 from latfarm_controller.builders.model_files import ModelFiles
+from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import Connect, ShardEvent, ShardSettings
 from latfarm_controller.farm.boards.shard import InlineShard, connect
 
