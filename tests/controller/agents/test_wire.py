@@ -37,7 +37,8 @@ texts = st.dictionaries(name, text, max_size=3)
 all_settings = st.builds(
     Settings, text, count, count, real, count, count, real, count, real, real, real, real
 )
-platforms = st.builds(PlatformInfo, name, text, text, texts, text, st.booleans())
+platform_name = name.filter(lambda n: not n.startswith(".") and not {"/", "\\"}.intersection(n))
+platforms = st.builds(PlatformInfo, platform_name, text, text, texts, text, st.booleans())
 runtimes = st.builds(
     RuntimeInfo, name, st.booleans(), text, text, st.lists(platforms, max_size=2).map(tuple)
 )
@@ -141,6 +142,10 @@ def test_a_board_describes_itself_in_bounds() -> None:
         ({"hardware": {"\n": "x"}}, "name among its facts about the hardware"),
         ({"conditions": {str(n): "" for n in range(300)}}, "300 conditions, 256 at most"),
         ({"runtimes": (RuntimeInfo("", True),)}, "no name of a runtime"),
+        (
+            {"runtimes": (RuntimeInfo("r", True, platforms=(PlatformInfo("../p", "", ""),)),)},
+            "a name of a platform that is a path: '../p'",
+        ),
     ],
 )
 def test_a_description_out_of_bounds_is_refused(changes: dict[str, Any], says: str) -> None:
