@@ -40,10 +40,10 @@ setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
 	@touch $@
 
 clean: ## remove what the targets made
-	@rm -rf site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf dist site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 ##@ Everyday
-.PHONY: demo check format docs protos check-protos constraints
+.PHONY: demo check format docs protos check-protos constraints wheels
 
 demo: setup ## characterise this machine and predict networks that it has never seen; ten minutes at most
 	@$(BIN)/latfarm demo $(DEMO_FLAGS)
@@ -76,6 +76,12 @@ check-protos: .venvs/protos/.ready ## fail if the checked-in stubs differ from t
 	@rm -rf .cache/stubs && mkdir -p .cache/stubs
 	@cd protos && ../.venvs/protos/bin/python -m grpc_tools.protoc -I. --python_out=../.cache/stubs --pyi_out=../.cache/stubs --grpc_python_out=../.cache/stubs $(STUBS)
 	@for f in $$(cd .cache/stubs && find . -name '*_pb2*'); do diff -q ".cache/stubs/$$f" "protos/$$f" || { echo "stubs are stale: make protos"; exit 1; }; done
+
+wheels: setup ## the four distributions as wheels in dist/; install them with: pip install dist/*.whl
+	@for folder in protos predictors agent controller; do \
+	  $(UV) build --quiet --wheel --out-dir dist $$folder || exit 1; \
+	done
+	@ls dist/*.whl
 
 constraints: setup ## resolve the newest versions anew (no index address is recorded)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -1,1 +1,3 @@
 """The controller: campaigns, farm, store, command line."""
+
+__version__ = "0.1.0"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from latfarm_predictors.frontends.onnx import read_onnx
 
 __all__ = ["load_bundle", "read_onnx"]
+__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
