@@ -69,6 +69,26 @@ async def answers_of(inbox: asyncio.Queue[Any], count: int) -> dict[str, Measure
     return answers
 
 
+async def kill_a_shard(farm: Farm, backend: RayBackend, inbox: asyncio.Queue[Any]) -> None:
+    """A shard that is killed is replaced, and its work goes on."""
+    (pid,) = shard_pids(backend)
+    farm.submit("c", [request(i) for i in range(100, 120)])
+    os.kill(pid, signal.SIGKILL)
+    assert all(answer.ok for answer in (await answers_of(inbox, 20)).values())
+    while shard_pids(backend) in ([], [pid]):
+        await asyncio.sleep(0.01)
+
+
+async def kill_gcs(farm: Farm, backend: RayBackend, inbox: asyncio.Queue[Any]) -> None:
+    """After the death of GCS all of Ray is started again, and its work goes on."""
+    run = backend.keeper.run
+    farm.submit("c", [request(i) for i in range(200, 210)])
+    os.kill(pid_of(backend, "gcs_server"), signal.SIGKILL)
+    assert all(answer.ok for answer in (await answers_of(inbox, 10)).values())
+    while backend.keeper.run in (None, run):
+        await asyncio.sleep(0.01)
+
+
 def test_the_whole_chain_and_its_end(
     tmp_path: Path, boards: list[BoardEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,21 +123,8 @@ def test_the_whole_chain_and_its_end(
             seen["metrics"] = await asyncio.to_thread(open_metrics, seen["listeners"])
             seen["environment"] = dict(os.environ)
 
-            # A shard that is killed is replaced, and its work goes on.
-            (pid,) = shard_pids(backend)
-            farm.submit("c", [request(i) for i in range(100, 120)])
-            os.kill(pid, signal.SIGKILL)
-            assert all(a.ok for a in (await answers_of(inbox, 20)).values())
-            while shard_pids(backend) in ([], [pid]):
-                await asyncio.sleep(0.01)
-
-            # After the death of GCS all of Ray is started again. Built models are measured.
-            run = backend.keeper.run
-            farm.submit("c", [request(i) for i in range(200, 210)])
-            os.kill(pid_of(backend, "gcs_server"), signal.SIGKILL)
-            assert all(a.ok for a in (await answers_of(inbox, 10)).values())
-            while backend.keeper.run in (None, run):
-                await asyncio.sleep(0.01)
+            await kill_a_shard(farm, backend, inbox)
+            await kill_gcs(farm, backend, inbox)
             seen["processes"] = [*processes_of(backend), backend.keeper.pid]
             assert backend.keeper.run is not None
             seen["folder"] = Path(backend.keeper.run.folder)
