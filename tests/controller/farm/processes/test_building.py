@@ -81,6 +81,7 @@ def test_a_model_of_several_files_is_told_with_all_its_hashes() -> None:
     assert inline.companions == {"weights": hashlib.sha256(b"w" * SMALL_BYTES).hexdigest()}
     assert inline.sha256 == hashlib.sha256(inline.handle.model).hexdigest()
     assert inline.size_bytes == inline.handle.size_bytes == 10 + SMALL_BYTES
-    told, apart = build_task([job("good")], in_two)
+    model, graph = job("good")
+    told, apart = build_task([(model, graph_text(graph))], in_two)
     assert told[0] == replace(inline, handle=None), "together they are large"
     assert apart == inline.handle
