@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -111,6 +112,7 @@ def test_the_inventory_is_printed_without_a_file(
     from latfarm_agent.service import lifetime
 
     monkeypatch.setattr(lifetime.Ending, "wait", lambda _: None)
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # this process goes on with other tests
     arguments = processes.arguments()
     del arguments[arguments.index("--inventory") :]
     assert cli.main(arguments) == 0
