@@ -46,7 +46,7 @@ from tests.controller.farm.processes.ray_farm import (
 
 pytestmark = [
     pytest.mark.xdist_group("command"),  # one Ray at a time
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
     # Ray gets the running event loop in a way that newer Pythons warn of.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
 ]
@@ -103,7 +103,7 @@ def test_the_whole_chain_and_its_end(
         assert farm.builders.away
         await farm.start(boards)
         try:
-            await farm.wait_for(PLATFORM, 60)
+            await farm.wait_for(PLATFORM, 300)
             assert not farm.quiet(PLATFORM)  # simulated time: the host's load cannot disturb it
             while not all(status.online for status in farm.boards()):
                 await asyncio.sleep(0.01)
