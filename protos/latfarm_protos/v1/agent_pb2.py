@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlatfarm_protos/v1/agent.proto\x12\x11latfarm_protos.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\'\n\x05\x62oard\x18\x01 \x01(\x0b\x32\x18.latfarm_protos.v1.Board\x12,\n\x08runtimes\x18\x02 \x03(\x0b\x32\x1a.latfarm_protos.v1.Runtime\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\x12\r\n\x05state\x18\x05 \x01(\t\"\x85\x03\n\x05\x42oard\x12\x10\n\x08\x62oard_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x38\n\x08hardware\x18\x04 \x03(\x0b\x32&.latfarm_protos.v1.Board.HardwareEntry\x12<\n\nconditions\x18\x05 \x03(\x0b\x32(.latfarm_protos.v1.Board.ConditionsEntry\x12<\n\nprotection\x18\x06 \x03(\x0b\x32(.latfarm_protos.v1.Board.ProtectionEntry\x1a/\n\rHardwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onditionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fProtectionEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x07Runtime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07missing\x18\x04 \x01(\t\x12.\n\tplatforms\x18\x05 \x03(\x0b\x32\x1b.latfarm_protos.v1.Platform\"\xd3\x01\n\x08Platform\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmodel_format\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12;\n\x08settings\x18\x04 \x03(\x0b\x32).latfarm_protos.v1.Platform.SettingsEntry\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x11\n\treal_time\x18\x06 \x01(\x08\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\x13\x41\x63quireLeaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\"2\n\x11RenewLeaseRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\"&\n\x05Lease\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\"$\n\x13ReleaseLeaseRequest\x12\r\n\x05token\x18\x01 \x01(\x04\"\x16\n\x14ReleaseLeaseResponse\" \n\x0eGetBlobRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"E\n\tBlobState\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"d\n\x11UploadBlobRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\xf3\x01\n\x08Settings\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x10\n\x08sessions\x18\x02 \x01(\r\x12\x13\n\x0bwarmup_runs\x18\x03 \x01(\r\x12\x11\n\twarmup_ms\x18\x04 \x01(\x01\x12\x10\n\x08min_runs\x18\x05 \x01(\r\x12\x10\n\x08max_runs\x18\x06 \x01(\r\x12\x0e\n\x06max_ms\x18\x07 \x01(\x01\x12\x11\n\tcold_runs\x18\x08 \x01(\r\x12\x1a\n\x12\x63ompile_timeout_ms\x18\t \x01(\x01\x12\x16\n\x0erun_timeout_ms\x18\n \x01(\x01\x12\x11\n\tprecision\x18\x0b \x01(\x01\x12\x11\n\tenergy_ms\x18\x0c \x01(\x01\"\x89\x01\n\x0eMeasureRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\x04\x12\x10\n\x08platform\x18\x03 \x01(\t\x12\x13\n\x0b\x62lob_sha256\x18\x04 \x01(\t\x12-\n\x08settings\x18\x05 \x01(\x0b\x32\x1b.latfarm_protos.v1.Settings\"o\n\x0cMeasureEvent\x12)\n\x05stage\x18\x01 \x01(\x0b\x32\x18.latfarm_protos.v1.StageH\x00\x12+\n\x06result\x18\x02 \x01(\x0b\x32\x19.latfarm_protos.v1.ResultH\x00\x42\x07\n\x05\x65vent\":\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\r\x12\x12\n\nelapsed_ms\x18\x03 \x01(\x01\"E\n\x05Layer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02op\x18\x02 \x01(\t\x12\x12\n\nlatency_ms\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\"\x8f\x01\n\x07Session\x12\x0f\n\x07load_ms\x18\x01 \x01(\x01\x12\x12\n\ncompile_ms\x18\x02 \x01(\x01\x12\x14\n\x0c\x66irst_run_ms\x18\x03 \x01(\x01\x12\x0f\n\x07runs_ms\x18\x04 \x03(\x01\x12\x15\n\rrejected_runs\x18\x05 \x01(\r\x12\x0f\n\x07\x63old_ms\x18\x06 \x03(\x01\x12\x10\n\x08slowdown\x18\x07 \x03(\x01\"\x98\x01\n\x06\x45nergy\x12\x11\n\tenergy_mj\x18\x01 \x01(\x01\x12\x10\n\x08gross_mj\x18\x02 \x01(\x01\x12\x11\n\tspread_mj\x18\x03 \x01(\x01\x12\x0f\n\x07idle_mw\x18\x04 \x01(\x01\x12\x16\n\x0eidle_spread_mw\x18\x05 \x01(\x01\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x0c\n\x04runs\x18\x07 \x01(\r\x12\x0f\n\x07span_ms\x18\x08 \x01(\x01\"\x8e\x04\n\x06Result\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x12\n\nerror_code\x18\x03 \x01(\t\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12,\n\x08sessions\x18\x05 \x03(\x0b\x32\x1a.latfarm_protos.v1.Session\x12(\n\x06layers\x18\x06 \x03(\x0b\x32\x18.latfarm_protos.v1.Layer\x12-\n\x08settings\x18\x07 \x01(\x0b\x32\x1b.latfarm_protos.v1.Settings\x12=\n\nconditions\x18\x08 \x03(\x0b\x32).latfarm_protos.v1.Result.ConditionsEntry\x12\x10\n\x08\x62oard_id\x18\t \x01(\t\x12\x10\n\x08platform\x18\n \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12\x18\n\x10protocol_version\x18\x0c \x01(\r\x12\x15\n\rmeasured_at_s\x18\r \x01(\x01\x12\x10\n\x08\x62oard_ms\x18\x0e \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x0f \x01(\x04\x12)\n\x06\x65nergy\x18\x10 \x01(\x0b\x32\x19.latfarm_protos.v1.Energy\x1a\x31\n\x0f\x43onditionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x14\n\x12ListResultsRequest\"A\n\x13ListResultsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.latfarm_protos.v1.Result\")\n\x12\x41\x63knowledgeRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"&\n\x13\x41\x63knowledgeResponse\x12\x0f\n\x07removed\x18\x01 \x01(\r2\xe2\x06\n\x0c\x41gentService\x12S\n\x08\x44\x65scribe\x12\".latfarm_protos.v1.DescribeRequest\x1a#.latfarm_protos.v1.DescribeResponse\x12P\n\x0c\x41\x63quireLease\x12&.latfarm_protos.v1.AcquireLeaseRequest\x1a\x18.latfarm_protos.v1.Lease\x12L\n\nRenewLease\x12$.latfarm_protos.v1.RenewLeaseRequest\x1a\x18.latfarm_protos.v1.Lease\x12_\n\x0cReleaseLease\x12&.latfarm_protos.v1.ReleaseLeaseRequest\x1a\'.latfarm_protos.v1.ReleaseLeaseResponse\x12J\n\x07GetBlob\x12!.latfarm_protos.v1.GetBlobRequest\x1a\x1c.latfarm_protos.v1.BlobState\x12R\n\nUploadBlob\x12$.latfarm_protos.v1.UploadBlobRequest\x1a\x1c.latfarm_protos.v1.BlobState(\x01\x12O\n\x07Measure\x12!.latfarm_protos.v1.MeasureRequest\x1a\x1f.latfarm_protos.v1.MeasureEvent0\x01\x12O\n\x07Profile\x12!.latfarm_protos.v1.MeasureRequest\x1a\x1f.latfarm_protos.v1.MeasureEvent0\x01\x12\\\n\x0bListResults\x12%.latfarm_protos.v1.ListResultsRequest\x1a&.latfarm_protos.v1.ListResultsResponse\x12\\\n\x0b\x41\x63knowledge\x12%.latfarm_protos.v1.AcknowledgeRequest\x1a&.latfarm_protos.v1.AcknowledgeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlatfarm_protos/v1/agent.proto\x12\x11latfarm_protos.v1\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\'\n\x05\x62oard\x18\x01 \x01(\x0b\x32\x18.latfarm_protos.v1.Board\x12,\n\x08runtimes\x18\x02 \x03(\x0b\x32\x1a.latfarm_protos.v1.Runtime\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\x12\r\n\x05state\x18\x05 \x01(\t\"\x85\x03\n\x05\x42oard\x12\x10\n\x08\x62oard_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x38\n\x08hardware\x18\x04 \x03(\x0b\x32&.latfarm_protos.v1.Board.HardwareEntry\x12<\n\nconditions\x18\x05 \x03(\x0b\x32(.latfarm_protos.v1.Board.ConditionsEntry\x12<\n\nprotection\x18\x06 \x03(\x0b\x32(.latfarm_protos.v1.Board.ProtectionEntry\x1a/\n\rHardwareEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0f\x43onditionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fProtectionEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x07Runtime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07missing\x18\x04 \x01(\t\x12.\n\tplatforms\x18\x05 \x03(\x0b\x32\x1b.latfarm_protos.v1.Platform\"\xd3\x01\n\x08Platform\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cmodel_format\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12;\n\x08settings\x18\x04 \x03(\x0b\x32).latfarm_protos.v1.Platform.SettingsEntry\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x11\n\treal_time\x18\x06 \x01(\x08\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"H\n\x13\x41\x63quireLeaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\x12\x11\n\tholder_id\x18\x03 \x01(\t\"2\n\x11RenewLeaseRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\"&\n\x05Lease\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06ttl_ms\x18\x02 \x01(\r\"$\n\x13ReleaseLeaseRequest\x12\r\n\x05token\x18\x01 \x01(\x04\"\x16\n\x14ReleaseLeaseResponse\" \n\x0eGetBlobRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"E\n\tBlobState\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x16\n\x0ereceived_bytes\x18\x02 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\"d\n\x11UploadBlobRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\xf3\x01\n\x08Settings\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x10\n\x08sessions\x18\x02 \x01(\r\x12\x13\n\x0bwarmup_runs\x18\x03 \x01(\r\x12\x11\n\twarmup_ms\x18\x04 \x01(\x01\x12\x10\n\x08min_runs\x18\x05 \x01(\r\x12\x10\n\x08max_runs\x18\x06 \x01(\r\x12\x0e\n\x06max_ms\x18\x07 \x01(\x01\x12\x11\n\tcold_runs\x18\x08 \x01(\r\x12\x1a\n\x12\x63ompile_timeout_ms\x18\t \x01(\x01\x12\x16\n\x0erun_timeout_ms\x18\n \x01(\x01\x12\x11\n\tprecision\x18\x0b \x01(\x01\x12\x11\n\tenergy_ms\x18\x0c \x01(\x01\"\x89\x01\n\x0eMeasureRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\x04\x12\x10\n\x08platform\x18\x03 \x01(\t\x12\x13\n\x0b\x62lob_sha256\x18\x04 \x01(\t\x12-\n\x08settings\x18\x05 \x01(\x0b\x32\x1b.latfarm_protos.v1.Settings\"o\n\x0cMeasureEvent\x12)\n\x05stage\x18\x01 \x01(\x0b\x32\x18.latfarm_protos.v1.StageH\x00\x12+\n\x06result\x18\x02 \x01(\x0b\x32\x19.latfarm_protos.v1.ResultH\x00\x42\x07\n\x05\x65vent\":\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\r\x12\x12\n\nelapsed_ms\x18\x03 \x01(\x01\"E\n\x05Layer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02op\x18\x02 \x01(\t\x12\x12\n\nlatency_ms\x18\x03 \x01(\x01\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\"\x8f\x01\n\x07Session\x12\x0f\n\x07load_ms\x18\x01 \x01(\x01\x12\x12\n\ncompile_ms\x18\x02 \x01(\x01\x12\x14\n\x0c\x66irst_run_ms\x18\x03 \x01(\x01\x12\x0f\n\x07runs_ms\x18\x04 \x03(\x01\x12\x15\n\rrejected_runs\x18\x05 \x01(\r\x12\x0f\n\x07\x63old_ms\x18\x06 \x03(\x01\x12\x10\n\x08slowdown\x18\x07 \x03(\x01\"\x98\x01\n\x06\x45nergy\x12\x11\n\tenergy_mj\x18\x01 \x01(\x01\x12\x10\n\x08gross_mj\x18\x02 \x01(\x01\x12\x11\n\tspread_mj\x18\x03 \x01(\x01\x12\x0f\n\x07idle_mw\x18\x04 \x01(\x01\x12\x16\n\x0eidle_spread_mw\x18\x05 \x01(\x01\x12\x0e\n\x06source\x18\x06 \x01(\t\x12\x0c\n\x04runs\x18\x07 \x01(\r\x12\x0f\n\x07span_ms\x18\x08 \x01(\x01\"\x8e\x04\n\x06Result\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x12\n\nerror_code\x18\x03 \x01(\t\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12,\n\x08sessions\x18\x05 \x03(\x0b\x32\x1a.latfarm_protos.v1.Session\x12(\n\x06layers\x18\x06 \x03(\x0b\x32\x18.latfarm_protos.v1.Layer\x12-\n\x08settings\x18\x07 \x01(\x0b\x32\x1b.latfarm_protos.v1.Settings\x12=\n\nconditions\x18\x08 \x03(\x0b\x32).latfarm_protos.v1.Result.ConditionsEntry\x12\x10\n\x08\x62oard_id\x18\t \x01(\t\x12\x10\n\x08platform\x18\n \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x0b \x01(\t\x12\x18\n\x10protocol_version\x18\x0c \x01(\r\x12\x15\n\rmeasured_at_s\x18\r \x01(\x01\x12\x10\n\x08\x62oard_ms\x18\x0e \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x0f \x01(\x04\x12)\n\x06\x65nergy\x18\x10 \x01(\x0b\x32\x19.latfarm_protos.v1.Energy\x1a\x31\n\x0f\x43onditionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x12ListResultsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\"A\n\x13ListResultsResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.latfarm_protos.v1.Result\")\n\x12\x41\x63knowledgeRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"&\n\x13\x41\x63knowledgeResponse\x12\x0f\n\x07removed\x18\x01 \x01(\r2\xe2\x06\n\x0c\x41gentService\x12S\n\x08\x44\x65scribe\x12\".latfarm_protos.v1.DescribeRequest\x1a#.latfarm_protos.v1.DescribeResponse\x12P\n\x0c\x41\x63quireLease\x12&.latfarm_protos.v1.AcquireLeaseRequest\x1a\x18.latfarm_protos.v1.Lease\x12L\n\nRenewLease\x12$.latfarm_protos.v1.RenewLeaseRequest\x1a\x18.latfarm_protos.v1.Lease\x12_\n\x0cReleaseLease\x12&.latfarm_protos.v1.ReleaseLeaseRequest\x1a\'.latfarm_protos.v1.ReleaseLeaseResponse\x12J\n\x07GetBlob\x12!.latfarm_protos.v1.GetBlobRequest\x1a\x1c.latfarm_protos.v1.BlobState\x12R\n\nUploadBlob\x12$.latfarm_protos.v1.UploadBlobRequest\x1a\x1c.latfarm_protos.v1.BlobState(\x01\x12O\n\x07Measure\x12!.latfarm_protos.v1.MeasureRequest\x1a\x1f.latfarm_protos.v1.MeasureEvent0\x01\x12O\n\x07Profile\x12!.latfarm_protos.v1.MeasureRequest\x1a\x1f.latfarm_protos.v1.MeasureEvent0\x01\x12\\\n\x0bListResults\x12%.latfarm_protos.v1.ListResultsRequest\x1a&.latfarm_protos.v1.ListResultsResponse\x12\\\n\x0b\x41\x63knowledge\x12%.latfarm_protos.v1.AcknowledgeRequest\x1a&.latfarm_protos.v1.AcknowledgeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,47 +50,47 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_PLATFORM_SETTINGSENTRY']._serialized_start=926
   _globals['_PLATFORM_SETTINGSENTRY']._serialized_end=973
   _globals['_ACQUIRELEASEREQUEST']._serialized_start=975
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1028
-  _globals['_RENEWLEASEREQUEST']._serialized_start=1030
-  _globals['_RENEWLEASEREQUEST']._serialized_end=1080
-  _globals['_LEASE']._serialized_start=1082
-  _globals['_LEASE']._serialized_end=1120
-  _globals['_RELEASELEASEREQUEST']._serialized_start=1122
-  _globals['_RELEASELEASEREQUEST']._serialized_end=1158
-  _globals['_RELEASELEASERESPONSE']._serialized_start=1160
-  _globals['_RELEASELEASERESPONSE']._serialized_end=1182
-  _globals['_GETBLOBREQUEST']._serialized_start=1184
-  _globals['_GETBLOBREQUEST']._serialized_end=1216
-  _globals['_BLOBSTATE']._serialized_start=1218
-  _globals['_BLOBSTATE']._serialized_end=1287
-  _globals['_UPLOADBLOBREQUEST']._serialized_start=1289
-  _globals['_UPLOADBLOBREQUEST']._serialized_end=1389
-  _globals['_SETTINGS']._serialized_start=1392
-  _globals['_SETTINGS']._serialized_end=1635
-  _globals['_MEASUREREQUEST']._serialized_start=1638
-  _globals['_MEASUREREQUEST']._serialized_end=1775
-  _globals['_MEASUREEVENT']._serialized_start=1777
-  _globals['_MEASUREEVENT']._serialized_end=1888
-  _globals['_STAGE']._serialized_start=1890
-  _globals['_STAGE']._serialized_end=1948
-  _globals['_LAYER']._serialized_start=1950
-  _globals['_LAYER']._serialized_end=2019
-  _globals['_SESSION']._serialized_start=2022
-  _globals['_SESSION']._serialized_end=2165
-  _globals['_ENERGY']._serialized_start=2168
-  _globals['_ENERGY']._serialized_end=2320
-  _globals['_RESULT']._serialized_start=2323
-  _globals['_RESULT']._serialized_end=2849
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1047
+  _globals['_RENEWLEASEREQUEST']._serialized_start=1049
+  _globals['_RENEWLEASEREQUEST']._serialized_end=1099
+  _globals['_LEASE']._serialized_start=1101
+  _globals['_LEASE']._serialized_end=1139
+  _globals['_RELEASELEASEREQUEST']._serialized_start=1141
+  _globals['_RELEASELEASEREQUEST']._serialized_end=1177
+  _globals['_RELEASELEASERESPONSE']._serialized_start=1179
+  _globals['_RELEASELEASERESPONSE']._serialized_end=1201
+  _globals['_GETBLOBREQUEST']._serialized_start=1203
+  _globals['_GETBLOBREQUEST']._serialized_end=1235
+  _globals['_BLOBSTATE']._serialized_start=1237
+  _globals['_BLOBSTATE']._serialized_end=1306
+  _globals['_UPLOADBLOBREQUEST']._serialized_start=1308
+  _globals['_UPLOADBLOBREQUEST']._serialized_end=1408
+  _globals['_SETTINGS']._serialized_start=1411
+  _globals['_SETTINGS']._serialized_end=1654
+  _globals['_MEASUREREQUEST']._serialized_start=1657
+  _globals['_MEASUREREQUEST']._serialized_end=1794
+  _globals['_MEASUREEVENT']._serialized_start=1796
+  _globals['_MEASUREEVENT']._serialized_end=1907
+  _globals['_STAGE']._serialized_start=1909
+  _globals['_STAGE']._serialized_end=1967
+  _globals['_LAYER']._serialized_start=1969
+  _globals['_LAYER']._serialized_end=2038
+  _globals['_SESSION']._serialized_start=2041
+  _globals['_SESSION']._serialized_end=2184
+  _globals['_ENERGY']._serialized_start=2187
+  _globals['_ENERGY']._serialized_end=2339
+  _globals['_RESULT']._serialized_start=2342
+  _globals['_RESULT']._serialized_end=2868
   _globals['_RESULT_CONDITIONSENTRY']._serialized_start=533
   _globals['_RESULT_CONDITIONSENTRY']._serialized_end=582
-  _globals['_LISTRESULTSREQUEST']._serialized_start=2851
-  _globals['_LISTRESULTSREQUEST']._serialized_end=2871
-  _globals['_LISTRESULTSRESPONSE']._serialized_start=2873
-  _globals['_LISTRESULTSRESPONSE']._serialized_end=2938
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=2940
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=2981
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=2983
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=3021
-  _globals['_AGENTSERVICE']._serialized_start=3024
-  _globals['_AGENTSERVICE']._serialized_end=3890
+  _globals['_LISTRESULTSREQUEST']._serialized_start=2870
+  _globals['_LISTRESULTSREQUEST']._serialized_end=2905
+  _globals['_LISTRESULTSRESPONSE']._serialized_start=2907
+  _globals['_LISTRESULTSRESPONSE']._serialized_end=2972
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=2974
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=3015
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=3017
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=3055
+  _globals['_AGENTSERVICE']._serialized_start=3058
+  _globals['_AGENTSERVICE']._serialized_end=3924
 # @@protoc_insertion_point(module_scope)

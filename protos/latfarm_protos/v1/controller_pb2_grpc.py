@@ -89,6 +89,11 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
                 )
+        self.PauseCampaign = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/PauseCampaign',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+                )
         self.ListResults = channel.unary_stream(
                 '/latfarm_protos.v1.ControllerService/ListResults',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.SerializeToString,
@@ -203,6 +208,13 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseCampaign(self, request, context):
+        """Stops a campaign until ResumeCampaign, also across restarts of the controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListResults(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -291,6 +303,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
             ),
             'CancelCampaign': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelCampaign,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.SerializeToString,
+            ),
+            'PauseCampaign': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseCampaign,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.SerializeToString,
             ),
@@ -564,6 +581,23 @@ class ControllerService(object):
             timeout=None,
             metadata=None):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/CancelCampaign',
+            latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseCampaign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/PauseCampaign',
             latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
             options, channel_credentials,
