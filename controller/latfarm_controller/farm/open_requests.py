@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.observer import QueueState
+from latfarm_controller.farm.scheduling.messages import ModelSpec, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Delivery:
     """The answer to a campaign's request.
 
     `board_id` names the board that must be told once the answer is stored; it is empty when the
-    request never ran on a board.
+    request never ran on a board, or when its answer was found among the results that boards had
+    kept.
     """
 
     measurement: Measurement
@@ -104,3 +107,21 @@ class OpenRequests:
         """Put a notice into every campaign's inbox."""
         for inbox in self._inboxes.values():
             inbox.put_nowait(notice)
+
+
+def work_of(request: MeasurementRequest, model: ModelSpec) -> Work:
+    """A request as the scheduler sees it."""
+    return Work(
+        request.request_id,
+        request.platform,
+        model,
+        request.purpose,
+        weight_bytes(request.graph),
+        request.settings,
+        request.board,
+    )
+
+
+def weight_bytes(graph: Graph) -> int:
+    """About how large the built model will be: the bytes of the graph's weights."""
+    return sum(weight.type.size_bytes for weight in graph.weights.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -66,6 +67,14 @@ class ShardPool:
                 status.shard = await self._shard_with_room()
             index = status.shard
         await self._shards[index].open([entry])
+
+    async def drop(self, name: str) -> None:
+        """Give the lease of a board back, and connect to it no more."""
+        async with self._placing:
+            index = self._boards.named(name).shard
+        if index >= 0:
+            with contextlib.suppress(FarmError):  # a shard that died has lost its boards already
+                await self._shards[index].drop([name])
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is looked at after each event of a board."""

@@ -35,6 +35,10 @@ class RayShard:
         """Connect to these boards from now on."""
         await self._call("open", list(entries))
 
+    async def drop(self, names: Sequence[str]) -> None:
+        """Give the leases of these boards back and forget the boards."""
+        await self._call("drop", list(names))
+
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues."""
         await self._call("dispatch", list(orders))

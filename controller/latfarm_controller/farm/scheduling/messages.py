@@ -115,6 +115,13 @@ class ResultReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerFound:
+    """The answer to a request was found where an earlier controller left it, in a board's spool."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """A board gave a request back without a result: not started, or stopped as it was asked to."""
 
@@ -182,6 +189,7 @@ Event = (
     | LeaseExpired
     | RequestsQueued
     | ResultReceived
+    | AnswerFound
     | Withdrawn
     | BuildReady
     | BuildFailed

@@ -31,6 +31,7 @@ from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.farm.scheduling.board_trust import BoardTrust
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
+    AnswerFound,
     BoardHeld,
     BoardJoined,
     BoardLost,
@@ -119,6 +120,8 @@ class Scheduler:
                     self._requests.submit(event.campaign_id, work, event.priority)
             case ResultReceived():
                 self._result(event, now_s)
+            case AnswerFound():
+                self._found(event)
             case Withdrawn():
                 self._withdrawn(event)
             case BuildReady():
@@ -196,6 +199,15 @@ class Scheduler:
             self._requests.fail(job, measurement, event.board_id, now_s)
         else:
             self._requests.deliver(job, measurement, "" if failed else event.board_id)
+
+    def _found(self, event: AnswerFound) -> None:
+        """Deliver an answer that was measured before; it says nothing about any board now."""
+        job = self._state.jobs.get(event.measurement.request_id)
+        if job is None:
+            return
+        if job.board:
+            self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
+        self._requests.deliver(job, event.measurement, "")
 
     def _judge(
         self,
