@@ -31,6 +31,7 @@ METHODS: Mapping[str, str] = {
     "StartCampaign": OPERATOR,
     "ResumeCampaign": OPERATOR,
     "CancelCampaign": OPERATOR,
+    "PauseCampaign": OPERATOR,
 }
 """The role that each method needs at least."""
 ALLOWED = (VIEWER, OPERATOR)
