@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
+from latfarm_controller.campaigns.kinds import TRAINED
+from latfarm_controller.campaigns.networks.campaign import PURPOSE as CALIBRATION
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.answers import CampaignAnswers
 from latfarm_controller.farm.driving.board_use import BoardUsage
@@ -23,6 +25,7 @@ from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+from latfarm_controller.farm.scheduling.messages import CALIBRATION_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
 
 AHEAD_A_BOARD = 8
@@ -186,10 +189,19 @@ class CampaignRun:
                 self._answers.under_way[request.request_id] = request
                 fresh.append(request)
         if fresh:
-            self._farm.submit(self._record.campaign_id, fresh, self._request.priority)
+            self._submit(fresh)
             if not self._shown:
                 self._show()
         return asked
+
+    def _submit(self, requests: Sequence[MeasurementRequest]) -> None:
+        """Have requests measured, each with its priority."""
+        by_priority: dict[int, list[MeasurementRequest]] = {}
+        for request in requests:
+            priority = priority_of(request, self._record.kind, self._request.priority)
+            by_priority.setdefault(priority, []).append(request)
+        for priority, some in by_priority.items():
+            self._farm.submit(self._record.campaign_id, some, priority)
 
     async def _receive(self) -> None:
         """Take what arrived, and store answers at least once each `FLUSH_S` seconds."""
@@ -266,7 +278,7 @@ class CampaignRun:
         again = self._answers.repeat_discarded(notice)
         if again:
             logger.info("%d requests are asked again", len(again))
-            self._farm.submit(self._record.campaign_id, again, self._request.priority)
+            self._submit(again)
 
     async def _discard(self, notice: MeasurementsDiscarded) -> None:
         await asyncio.to_thread(
@@ -364,6 +376,18 @@ class CampaignRun:
             # The record must be written, above all when the campaign is broken.
             logger.exception("campaign %s has no outcome", self._record.campaign_id)
             return {}
+
+
+def priority_of(request: MeasurementRequest, kind: str, priority: int) -> int:
+    """The priority of a request of a campaign.
+
+    Args:
+        request: what is to be measured.
+        kind: of the campaign. Those that train a predictor wait for their calibration networks.
+        priority: of the campaign.
+    """
+    calibrates = kind in TRAINED and request.purpose == CALIBRATION
+    return max(priority, CALIBRATION_PRIORITY) if calibrates else priority
 
 
 def _not_offered(request: MeasurementRequest) -> Measurement:

@@ -12,6 +12,8 @@ from latfarm_predictors.measurement import Measurement, Settings
 
 CAMPAIGN_PRIORITY = 0
 """Priority of a campaign's requests."""
+CALIBRATION_PRIORITY = 5
+"""Priority of the networks that calibrate a characterisation; its bundle waits for them."""
 QUERY_PRIORITY = 10
 """Priority of a query, for which somebody waits.
 

@@ -13,6 +13,8 @@ It promises, whatever the order of events:
 - A board that was drained or quarantined by a decision (`latfarm boards drain|quarantine`) gets no
   new work, and requests that wait at it go to other boards. A drained board finishes the request
   that it runs; a quarantined board is stopped.
+- Requests with a higher priority go first. Campaigns of one priority get equal shares of the time
+  of boards, however many requests they submit and however long these take (`board_time`).
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
   is built: building and measuring take turns, in batches.
 
@@ -132,6 +134,7 @@ class Scheduler:
                 self._trust.probed(event, now_s)
             case CampaignCancelled():
                 self._requests.cancel(event.campaign_id)
+                self._state.shares.forget(event.campaign_id)
             case BoardHeld():
                 self._trust.hold(event)
         board = self._state.boards.get(getattr(event, "board_id", ""))
@@ -181,6 +184,8 @@ class Scheduler:
         expected = job is not None and job.board == event.board_id
         if board is not None:
             self._judge(board, event, failed=failed, expected=expected, now_s=now_s)
+        if job is not None and expected:
+            self._state.settle_cost(job, event.busy_ms)
         if job is None or (failed and not expected):
             self._forget(event)
             return
