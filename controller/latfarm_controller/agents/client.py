@@ -24,7 +24,7 @@ from latfarm_controller.agents import results, wire
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
 from latfarm_controller.agents.call_errors import as_error, cut, details_of
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
-from latfarm_controller.agents.spooled import SpooledResult, spooled_from_pb
+from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import (
     AgentError,
@@ -232,7 +232,7 @@ class AgentClient:
         """
         request = pb.ListResultsRequest(after=after)
         answer = await self._connection.call("ListResults", request, again=True)
-        return [spooled_from_pb(result) for result in answer.results]
+        return [spooled_from_pb(result) for result in answer.results[:MOST_SPOOLED]]
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         """Let the board forget results that are in the store; returns how many of them it had."""

@@ -16,6 +16,11 @@ from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.results import measurement_from_pb
 from latfarm_controller.agents.wire import Request
 
+MOST_SPOOLED = 10_000
+"""Most results that a board may list; an agent keeps no more."""
+LONGEST_ID = 128
+"""Longest id of a request in characters, as agents allow them."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpooledResult:
@@ -37,7 +42,8 @@ class SpooledResult:
     def answers(self) -> bool:
         """Whether it answers its request: it is a latency or a failure of the model itself."""
         current = self.protocol_version == PROTOCOL_VERSION
-        return current and self.outcome in (Outcome.OK, Outcome.MODEL_ERROR)
+        named = 0 < len(self.request_id) <= LONGEST_ID
+        return current and named and self.outcome in (Outcome.OK, Outcome.MODEL_ERROR)
 
 
 def spooled_from_pb(result: pb.Result) -> SpooledResult:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from latfarm_controller.agents.spooled import SpooledResult
+from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult
 from latfarm_controller.errors import AgentError, AgentLostError
 from latfarm_controller.farm.boards.interfaces import BoardClient
 
 MOST_SPOOLED_BYTES = 64 << 20
-"""Most bytes of finished results that a board hands over when it joins; the rest waits there."""
+"""Bytes of finished results after which a board is not asked for more; the rest waits there."""
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ async def spooled_results(client: BoardClient) -> tuple[SpooledResult, ...]:
     """
     found: dict[str, SpooledResult] = {}
     after, size_bytes = "", 0
-    while size_bytes < MOST_SPOOLED_BYTES:
+    while size_bytes < MOST_SPOOLED_BYTES and len(found) < MOST_SPOOLED:
         try:
             page = await client.results(after)
         except AgentLostError:

@@ -94,7 +94,8 @@ class ScheduledJob:
     @property
     def account(self) -> Account:
         """The account that pays for it: that of the most urgent owner, the first of equal ones."""
-        owner = max(self.owners, key=self.owners.__getitem__, default="")
+        owners = self.owners
+        owner = max(owners, key=owners.__getitem__) if len(owners) > 1 else next(iter(owners), "")
         return Account(owner, self.work.platform)
 
     def tell(self) -> str:

@@ -39,7 +39,7 @@ def is_kept(
         return False  # it was taken with another runtime, or with other settings
     if standing is Standing.QUARANTINED or result.board_id not in ("", board.board_id):
         return False
-    return result.answers and bool(result.request_id) and result.platform in wanted
+    return result.answers and result.platform in wanted
 
 
 class SpoolKeeper:
