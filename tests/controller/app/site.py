@@ -90,7 +90,7 @@ class Site:
 
 async def reach(controller: Controller, state: str, measured: int = 0) -> CampaignRecord:
     """The campaign `c` once it is in a state and has so many measurements."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         async for record in controller.campaigns.watch("c"):
             if record.state == state and record.measurements >= measured:
                 return record

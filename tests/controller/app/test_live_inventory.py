@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.controller.app.site import Site, reach
 from tests.controller.farm.conftest import until
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_boards_that_are_added_or_come_back_join_a_running_campaign(site: Site) -> None:

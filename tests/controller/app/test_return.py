@@ -18,8 +18,6 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
 
-pytestmark = pytest.mark.timeout(90)
-
 KEY = "0" * 32
 LONG_MS = 600_000
 """A lease that no test waits for."""

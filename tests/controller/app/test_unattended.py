@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from latfarm_controller.app.app import Controller
 from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.store.base import CampaignRecord
@@ -13,8 +12,6 @@ from latfarm_predictors.measurement import Measurement
 
 from tests.controller.app.site import Site, go_on, reach, stop_after
 from tests.controller.farm.conftest import until
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def broken(board: object, request: BoardRequest) -> Measurement:

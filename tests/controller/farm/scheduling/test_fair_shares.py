@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -53,9 +54,9 @@ class Simulation:
     """Boards, a builder and campaigns around a scheduler, in simulated time."""
 
     plans: dict[str, Plan]
-    boards: dict[str, tuple[str, ...]]
+    boards: Mapping[str, tuple[str, ...]]
     now_s: float = 0.0
-    used_s: Counter[str] = field(default_factory=Counter)
+    used_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler()
@@ -68,9 +69,9 @@ class Simulation:
         for name, plan in self.plans.items():
             self._at(plan.begins_s, *(self._request(name) for _ in range(plan.window)))
 
-    def run(self, until_s: float) -> Counter[str]:
+    def run(self, until_s: float) -> dict[str, float]:
         """Go on until a time; returns the board time of each campaign since the last call."""
-        before = Counter(self.used_s)
+        before = {name: self.used_s[name] for name in self.plans}
         while self._coming and self._coming[0][0] <= until_s:
             self.now_s, _, events = heappop(self._coming)
             for event in events:
@@ -80,7 +81,7 @@ class Simulation:
             for board in self.boards:
                 self._measure(board)
         self.now_s = until_s
-        return Counter({name: self.used_s[name] - before[name] for name in self.plans})
+        return {name: self.used_s[name] - before[name] for name in self.plans}
 
     def _request(self, name: str) -> RequestsQueued:
         request_id = f"{name}-{next(self._numbers)}"
@@ -124,7 +125,7 @@ def boards(number: int, *platforms: str) -> dict[str, tuple[str, ...]]:
     return {f"b{index}": platforms or ("p",) for index in range(number)}
 
 
-def assert_even(used: Counter[str], number: int, seconds: float) -> None:
+def assert_even(used: Mapping[str, float], number: int, seconds: float) -> None:
     """All campaigns got board time that differs by less than a tenth; no board was idle."""
     assert max(used.values()) - min(used.values()) < 0.1 * max(used.values()), used
     assert sum(used.values()) > 0.95 * number * seconds, "boards were idle"

@@ -24,8 +24,6 @@ from tests.controller.farm.conftest import (
     until,
 )
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def keeper_of(store: DuckDBStore, farm: Farm, standing: Standing = Standing.WORKING) -> SpoolKeeper:
     keeper = SpoolKeeper(store, farm, lambda _: standing)
@@ -59,7 +57,7 @@ def test_what_is_kept(lab: Lab) -> None:
         {"request_id": ""},
         {"protocol_version": 2},
     ):
-        bad = replace(good, **changes)  # type: ignore[arg-type]
+        bad = replace(good, **changes)
         assert not is_kept(bad, board, {"p", "q"}, Standing.WORKING), changes
 
 
@@ -104,7 +102,7 @@ def test_the_farm_remembers_what_it_found_across_a_second_death(
     async def second() -> CampaignRecord:
         async with lab.farm() as farm:
             keeper = keeper_of(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             campaign = Rounds([[lab.request(number) for number in range(4)]])
             record = await Driver(store, farm).run(campaign, RECORD)
             await keeper.close()
@@ -125,7 +123,7 @@ def test_an_open_request_is_answered_when_its_board_joins(lab: Lab, store: DuckD
     async def scenario() -> None:
         async with lab.farm() as farm:
             keeper_of(store, farm)
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(0), lab.request(1)])
             await until(lambda: busy.busy)
