@@ -14,18 +14,16 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
-from latfarm_controller.campaigns.kinds import TRAINED
-from latfarm_controller.campaigns.networks.campaign import PURPOSE as CALIBRATION
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.answers import CampaignAnswers
 from latfarm_controller.farm.driving.board_use import BoardUsage
+from latfarm_controller.farm.driving.priorities import priority_of
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
-from latfarm_controller.farm.scheduling.messages import CALIBRATION_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
 
 AHEAD_A_BOARD = 8
@@ -376,18 +374,6 @@ class CampaignRun:
             # The record must be written, above all when the campaign is broken.
             logger.exception("campaign %s has no outcome", self._record.campaign_id)
             return {}
-
-
-def priority_of(request: MeasurementRequest, kind: str, priority: int) -> int:
-    """The priority of a request of a campaign.
-
-    Args:
-        request: what is to be measured.
-        kind: of the campaign. Those that train a predictor wait for their calibration networks.
-        priority: of the campaign.
-    """
-    calibrates = kind in TRAINED and request.purpose == CALIBRATION
-    return max(priority, CALIBRATION_PRIORITY) if calibrates else priority
 
 
 def _not_offered(request: MeasurementRequest) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from latfarm_controller.farm.driving.campaign_run import priority_of
+from latfarm_controller.farm.driving.priorities import priority_of
 from latfarm_controller.farm.scheduling.messages import (
     CALIBRATION_PRIORITY,
     CAMPAIGN_PRIORITY,
