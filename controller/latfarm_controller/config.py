@@ -98,6 +98,11 @@ class ControllerConfig(BaseModel):
         return inside if fits else self._short_dir / inside.name
 
     @property
+    def holder_file(self) -> Path:
+        """The secret by which boards know this home again after its controller was killed."""
+        return self.home / "holder"
+
+    @property
     def audit_file(self) -> Path:
         """The audit log."""
         return self.home / "audit.jsonl"

@@ -27,7 +27,7 @@ FOLDERS = ("tls", "bundles", "reports", "agents", "logs", "ray", "wheels")
 """The folders of the home."""
 FILES = (
     *("store.duckdb", "boards.json", "audit.jsonl", "latfarm.toml"),
-    *("controller.lock", "controller.sock"),
+    *("controller.lock", "controller.sock", "holder"),
 )
 """How the names of the home's files begin; the lock of `boards.json` is `boards.json.lock`."""
 

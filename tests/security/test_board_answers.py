@@ -15,12 +15,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from latfarm_controller.agents import bounds, results, wire
+from latfarm_controller.agents.spooled import answer_from_spool, spooled_from_pb
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import AgentError
 from latfarm_controller.farm.boards.interfaces import BoardRequest
+from latfarm_controller.farm.scheduling.messages import Standing
+from latfarm_controller.farm.supervision.spool_keeper import is_kept
 from latfarm_controller.store.base import BoardEvent
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.measurement import Settings
+from latfarm_predictors.measurement import Outcome, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from benchmarks.fuzzing import messages
@@ -56,7 +59,7 @@ CONVERSIONS: Mapping[str, Callable[[Any], object]] = {
     "Layer": results.layer_from_pb,
 }
 """The conversions of messages and of their parts, but for `Result`, which needs its request."""
-UNUSED = {"ReleaseLeaseResponse", "BlobState", "AcknowledgeResponse", "ListResultsResponse"}
+UNUSED = {"ReleaseLeaseResponse", "BlobState", "AcknowledgeResponse"}
 """Answers of which the controller keeps nothing: they only steer the call that they end."""
 
 
@@ -121,7 +124,7 @@ def question(energy_ms: float, *, profile: bool) -> BoardRequest:
 
 def test_every_answer_of_the_service_has_a_conversion() -> None:
     answers = {method.output_type.name for method in SERVICE.methods}
-    assert answers == {"DescribeResponse", "Lease", "MeasureEvent", *UNUSED}
+    assert answers == {"DescribeResponse", "Lease", "MeasureEvent", "ListResultsResponse", *UNUSED}
     assert {field.name for field in pb.MeasureEvent.DESCRIPTOR.fields} == {"stage", "result"}
 
 
@@ -161,6 +164,23 @@ def test_any_result_becomes_a_measurement_that_the_store_takes(store: DuckDBStor
         campaign = request.request_id
         store.add_measurements(campaign, [(found, GRAPH)])
         assert store.campaign_measurements(campaign) == {request.request_id: found}
+
+    check()
+
+
+def test_any_spooled_result_is_a_bounded_answer_or_none() -> None:
+    @given(st.data(), st.booleans())
+    @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    def check(data: st.DataObject, profile: bool) -> None:
+        request = question(0.0, profile=profile)
+        sent = data.draw(damaged(messages.sound_result(request, SOUND)))
+        spooled = spooled_from_pb(sent)
+        is_kept(spooled, BOARD, {request.platform}, Standing.WORKING)
+        found = answer_from_spool(spooled.payload, request, BOARD, 1e9)
+        assert not [*messages.flaws(found, "measurement")]
+        if found is not None:
+            assert found.outcome is not Outcome.INFRASTRUCTURE_ERROR
+            assert (found.board_id, found.request_id) == (BOARD.board_id, request.request_id)
 
     check()
 

@@ -181,8 +181,13 @@ class Conductor:
         with self._lock:
             return AgentDescription(board, runtimes, self._session.state)
 
-    def acquire(self, holder: str, ttl_ms: int) -> GrantLease:
+    def acquire(self, holder: str, ttl_ms: int, holder_id: str = "") -> GrantLease:
         """Lease the board to a holder.
+
+        Args:
+            holder: its name, which others are told.
+            ttl_ms: for how long, in milliseconds.
+            holder_id: a secret; whoever gives that of the present lease gets a new one at once.
 
         Raises:
             LeaseHeldError: somebody else has it.
@@ -191,7 +196,8 @@ class Conductor:
             StateError: the token cannot be written to disk.
         """
         with self._lock:
-            granted = self._ask(AcquireRequested(self._now_ms(), holder, ttl_ms), "granted")
+            event = AcquireRequested(self._now_ms(), holder, ttl_ms, holder_id)
+            granted = self._ask(event, "granted")
         logger.info("lease %d granted to %s for %d ms", granted.token, holder, granted.ttl_ms)
         return granted
 
@@ -243,7 +249,7 @@ class Conductor:
         self._offer.check(asked.request.platform)
         job = MeasurementJob(request_id, asked.token, asked.question)
         with self._lock:
-            answered = self._results.final(request_id)
+            answered = self._final(asked)
             if answered is not None:
                 return self._request_job(job, None, answered)
         # Outside the lock, as the first use of a blob after a start hashes all of it.
@@ -252,21 +258,27 @@ class Conductor:
         live: LiveJob | None = None
         try:
             with self._lock:
-                live = self._request_job(job, candidate, self._results.final(request_id))
+                live = self._request_job(job, candidate, self._final(asked))
         finally:
             if live is not candidate:
                 companions.release_all(self.blobs, asked.blobs)
         return live
 
-    def results(self) -> list[bytes]:
+    def results(self, after: str = "") -> list[bytes]:
         """Results in the spool as serialized messages; see `SpooledResults.listed`."""
-        return self._results.listed()
+        return self._results.listed(after)
 
     def acknowledge(self, request_ids: list[str]) -> int:
         """Drop results that their owner has stored; gives how many there were."""
         return self._results.acknowledge(request_ids)
 
     # These methods are called with the lock held.
+
+    def _final(self, asked: JobRequest) -> Entry | None:
+        """The result in the spool that answers a request under the present fingerprint."""
+        platform = self._offer.platform(asked.request.platform)
+        fingerprint = platform.fingerprint if platform is not None else ""
+        return self._results.final(asked.request.request_id, fingerprint)
 
     def _request_job(
         self, job: MeasurementJob, candidate: LiveJob | None, entry: Entry | None

@@ -137,7 +137,7 @@ class AgentMetrics:
         self._upload_bytes = self._counter("latfarm_agent_upload_bytes", "Bytes of blobs received.")
         self._leases = self._counter(
             "latfarm_agent_leases",
-            "Leases by event: granted, renewed, released, expired or refused.",
+            "Leases by event: granted, renewed, released, expired, replaced or refused.",
             ["event"],
         )
         self._errors = self._counter(

@@ -104,7 +104,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     ) -> pb.Lease:
         """Lease the board."""
         with self._translated("AcquireLease", context):
-            granted = self._conductor.acquire(request.holder, request.ttl_ms)
+            granted = self._conductor.acquire(request.holder, request.ttl_ms, request.holder_id)
             return pb.Lease(token=granted.token, ttl_ms=granted.ttl_ms)
 
     def RenewLease(self, request: pb.RenewLeaseRequest, context: grpc.ServicerContext) -> pb.Lease:
@@ -159,9 +159,9 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self, request: pb.ListResultsRequest, context: grpc.ServicerContext
     ) -> pb.ListResultsResponse:
         """Results that wait to be acknowledged: the oldest first, as many as fit a message."""
-        del request
         with self._translated("ListResults", context):
-            found = [pb.Result.FromString(payload) for payload in self._conductor.results()]
+            payloads = self._conductor.results(request.after)
+            found = [pb.Result.FromString(payload) for payload in payloads]
             return pb.ListResultsResponse(results=found)
 
     def Acknowledge(

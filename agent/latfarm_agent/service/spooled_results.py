@@ -39,10 +39,19 @@ class SpooledResults:
         """
         self._spool.check_room(coming)
 
-    def final(self, request_id: str) -> Entry | None:
-        """The result of a request; None where there is none, or where a repeat measures again."""
+    def final(self, request_id: str, fingerprint: str = "") -> Entry | None:
+        """The result of a request; None where there is none, or where a repeat measures again.
+
+        Args:
+            request_id: of the request.
+            fingerprint: of its platform now. A result under another fingerprint was taken with
+                another runtime or other settings, so that a repeat measures again; empty: any.
+        """
         entry = self._spool.get(request_id)
-        return None if entry is None or entry.again else entry
+        if entry is None or entry.again:
+            return None
+        told = wire.result_from_bytes(entry.payload).fingerprint
+        return None if told and fingerprint and told != fingerprint else entry
 
     def keep(self, job: MeasurementJob, result: BenchResult) -> None:
         """Keep a result; a full disk is logged and counted, not raised."""
@@ -59,11 +68,18 @@ class SpooledResults:
             logger.exception("a result is sent without being kept in the spool")
             self._metrics.spool_failed()
 
-    def listed(self) -> list[bytes]:
-        """Results as serialized messages, oldest first; as many as fit a message, at least one."""
+    def listed(self, after: str = "") -> list[bytes]:
+        """Results as serialized messages, oldest first; as many as fit a message, at least one.
+
+        Args:
+            after: begin behind the result of this request; empty, or not in the spool: begin with
+                the first one.
+        """
         found: list[bytes] = []
         size_bytes = 0
-        for request_id in self._spool.request_ids():
+        request_ids = self._spool.request_ids()
+        begin = request_ids.index(after) + 1 if after in request_ids else 0
+        for request_id in request_ids[begin:]:
             entry = self._spool.get(request_id)
             if entry is not None:
                 size_bytes += len(entry.payload)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Union
 
@@ -39,11 +39,15 @@ class MeasurementJob:
 
 @dataclass(frozen=True)
 class Holding:
-    """A granted lease, and when it expires by the session's clock."""
+    """A granted lease, and when it expires by the session's clock.
+
+    `holder_id` is a secret of its holder, and empty where the holder gave none.
+    """
 
     token: int
     holder: str
     expires_at_ms: float
+    holder_id: str = field(default="", repr=False)
 
 
 # Events
@@ -51,11 +55,15 @@ class Holding:
 
 @dataclass(frozen=True)
 class AcquireRequested:
-    """Somebody asks for the board for a time."""
+    """Somebody asks for the board for a time.
+
+    With the `holder_id` of the lease, the caller gets a new lease in its place.
+    """
 
     now_ms: float
     holder: str
     ttl_ms: int
+    holder_id: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ class GrantLease:
 
 @dataclass(frozen=True)
 class EndLease:
-    """A lease has ended: `reason` is "released" or "expired"."""
+    """A lease has ended: `reason` is "released", "expired" or "replaced"."""
 
     token: int
     holder: str

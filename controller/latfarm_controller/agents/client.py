@@ -24,6 +24,7 @@ from latfarm_controller.agents import results, wire
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
 from latfarm_controller.agents.call_errors import as_error, cut, details_of
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
+from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import (
     AgentError,
@@ -101,13 +102,18 @@ class AgentClient:
         self._described = info
         return info
 
-    async def acquire(self, ttl_ms: int) -> Lease:
+    async def acquire(self, ttl_ms: int, holder_id: str = "") -> Lease:
         """Lease the board for `ttl_ms` milliseconds.
+
+        Args:
+            ttl_ms: how long the lease lasts.
+            holder_id: what the holder shows to this board (`holder.holder_id`). A lease that was
+                granted to the same id ends, and this one takes its place. Older agents ignore it.
 
         Raises:
             LeaseError: another client holds the board; the message names its holder.
         """
-        request = pb.AcquireLeaseRequest(holder=self.holder, ttl_ms=ttl_ms)
+        request = pb.AcquireLeaseRequest(holder=self.holder, ttl_ms=ttl_ms, holder_id=holder_id)
         # The call is not made again: if only its answer was lost, this client holds the board.
         asked = asyncio.ensure_future(self._connection.call("AcquireLease", request))
         try:
@@ -218,6 +224,17 @@ class AgentClient:
                 await self.describe(self.patience.away_ms)
             else:
                 return await self._measured(result, request)
+
+    async def results(self, after: str = "") -> list[SpooledResult]:
+        """Finished results that wait in the board's spool, oldest first; as many as fit a message.
+
+        Args:
+            after: only those that follow the result of this request; empty: from the first one.
+                An older agent always begins with the first one.
+        """
+        request = pb.ListResultsRequest(after=after)
+        answer = await self._connection.call("ListResults", request, again=True)
+        return [spooled_from_pb(result) for result in answer.results[:MOST_SPOOLED]]
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         """Let the board forget results that are in the store; returns how many of them it had."""

@@ -23,7 +23,12 @@ DESCRIPTION_BYTES = 2 << 20
 """Largest description of a board: 500 platforms with their settings have about half of that."""
 ANSWER_BYTES = 1 << 16
 """Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
-_LARGER = {"Describe": DESCRIPTION_BYTES, "Measure": RESULT_BYTES, "Profile": RESULT_BYTES}
+_LARGER = {
+    "Describe": DESCRIPTION_BYTES,
+    "Measure": RESULT_BYTES,
+    "Profile": RESULT_BYTES,
+    "ListResults": RESULT_BYTES,  # 3 MiB, unless the first result alone is larger
+}
 _SERVICE = "latfarm_protos.v1.AgentService"
 # A small message can become a large one in memory: empty parts of two bytes become fifty times as
 # large (measured with protobuf 7). So each call has a limit of its own (gRFC A2, service config).

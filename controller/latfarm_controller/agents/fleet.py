@@ -76,6 +76,8 @@ class Fleet:
         self._local: LocalAgent | None = None
         self._starting = asyncio.Lock()
         self._listener: IdentityListener | None = None
+        self._listed: list[BoardEntry] = []
+        self._listed_mark: tuple[int, int, int] | None = None
 
     def listen(self, listener: IdentityListener) -> None:
         """Have a listener told about ids; it takes the place of an earlier one."""
@@ -103,13 +105,27 @@ class Fleet:
             UsageError: the inventory cannot be read.
             AgentError: the local agent cannot be started.
         """
-        listed = [
-            proven(entry, self._config.tls_dir)
-            for entry in Registry(self._config.boards_file).list()
-        ]
+        listed = self.listed()
         if not self._config.local_agent or any(entry.name == LOCAL for entry in listed):
             return listed
         return [BoardEntry(LOCAL, await self._local_address()), *listed]
+
+    def listed(self) -> list[BoardEntry]:
+        """The boards of the inventory; the file is only read if it has changed.
+
+        Raises:
+            UsageError: the inventory cannot be read.
+        """
+        mark = _file_mark(self._config.boards_file)
+        if mark is None or mark != self._listed_mark:
+            self._listed = Registry(self._config.boards_file).list()
+            self._listed_mark = mark
+        return [proven(entry, self._config.tls_dir) for entry in self._listed]
+
+    @property
+    def own(self) -> str:
+        """Name of the board that this machine is itself; empty if its agent was not started."""
+        return "" if self._local is None else LOCAL
 
     async def views(self) -> list[BoardView]:
         """What each board says about itself; boards that cannot be reached are included.
@@ -117,8 +133,12 @@ class Fleet:
         A board that answers for the first time gets its id noted in the inventory. A board with
         another id than before, or with the id of another board, counts as unreachable.
         """
-        found = await asyncio.gather(*(self._view(entry) for entry in await self.entries()))
-        own = "" if self._local is None else LOCAL
+        return await self.look_at(await self.entries())
+
+    async def look_at(self, entries: Sequence[BoardEntry]) -> list[BoardView]:
+        """What some boards say about themselves; see `views`."""
+        found = await asyncio.gather(*(self._view(entry) for entry in entries))
+        own = self.own
         registry = Registry(self._config.boards_file)
         views = await asyncio.to_thread(identified, list(found), registry, own)
         listener = self._listener
@@ -253,6 +273,15 @@ def _several(board_id: str, names: Sequence[str]) -> str:
         "before; none of them is used; say whose id it is: latfarm boards accept "
         f"{names[0]}"
     )
+
+
+def _file_mark(path: Path) -> tuple[int, int, int] | None:
+    """What changes whenever a file is replaced; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 async def _knock(address: str) -> None:

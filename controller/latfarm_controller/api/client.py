@@ -132,6 +132,11 @@ class ControllerClient:
         request = pb.GetCampaignRequest(campaign_id=campaign_id)
         return messages.campaign_from_pb(self._call(lambda: self._stub.RemoveCampaign(request)))
 
+    def pause(self, campaign_id: str) -> CampaignSummary:
+        """Stop a campaign until it is resumed."""
+        request = pb.GetCampaignRequest(campaign_id=campaign_id)
+        return messages.campaign_from_pb(self._call(lambda: self._stub.PauseCampaign(request)))
+
     def query(
         self,
         graph: Graph,

@@ -13,7 +13,12 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 
-from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
+from latfarm_controller.app.summaries import (
+    BoardSummary,
+    CampaignFigures,
+    CampaignSummary,
+    PlatformSummary,
+)
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import BoardEvent, CampaignRecord
 
@@ -116,13 +121,14 @@ def event_from_pb(message: pb.BoardEvent) -> BoardEvent:
     )
 
 
-def campaign_to_pb(record: CampaignRecord, remaining_ms: float = 0.0) -> pb.Campaign:
+def campaign_to_pb(record: CampaignRecord, figures: CampaignFigures | None = None) -> pb.Campaign:
     """The message of a campaign.
 
     Args:
         record: the campaign.
-        remaining_ms: how long its present stage still takes, in milliseconds; 0: not known.
+        figures: how it goes now; None where nobody watches it.
     """
+    figures = figures or CampaignFigures()
     return pb.Campaign(
         campaign_id=record.campaign_id,
         name=record.name,
@@ -137,11 +143,16 @@ def campaign_to_pb(record: CampaignRecord, remaining_ms: float = 0.0) -> pb.Camp
         failures=record.failures,
         board_ms=record.board_ms,
         wall_ms=record.wall_ms,
-        remaining_ms=remaining_ms,
+        remaining_ms=figures.remaining_ms,
         started_at_s=record.started_at_s,
         finished_at_s=record.finished_at_s,
         outcome_json=json.dumps(record.outcome, default=str),
         error=record.error,
+        waiting_for=record.waiting_for,
+        unattended=record.unattended,
+        boards=dict(figures.boards),
+        measurements_per_s=figures.measurements_per_s,
+        queue=figures.queue,
     )
 
 
@@ -166,6 +177,11 @@ def campaign_from_pb(message: pb.Campaign) -> CampaignSummary:
         finished_at_s=message.finished_at_s,
         outcome=json.loads(message.outcome_json or "{}"),
         error=message.error,
+        waiting_for=message.waiting_for,
+        unattended=message.unattended,
+        boards=dict(message.boards),
+        measurements_per_s=message.measurements_per_s,
+        queue=message.queue,
     )
 
 

@@ -33,6 +33,7 @@ METHODS: Mapping[str, str] = {
     "ResumeCampaign": OPERATOR,
     "CancelCampaign": OPERATOR,
     "RemoveCampaign": OPERATOR,
+    "PauseCampaign": OPERATOR,
 }
 """The role that each method needs at least."""
 ALLOWED = (VIEWER, OPERATOR)

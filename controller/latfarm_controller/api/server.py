@@ -21,8 +21,10 @@ from latfarm_controller.audit import AuditLog
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreBusyError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
-from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
+from latfarm_controller.holder import holder_key
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.store.base import Store
@@ -49,6 +51,7 @@ class ControllerServer:
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
         self.address = ""
+        self.continued: list[str] = []  # names of the campaigns that an earlier process left
 
     @classmethod
     async def open(
@@ -94,7 +97,8 @@ class ControllerServer:
             self._config.ray_cpus or 0,
             self._config.logs_dir / "ray.log",
         )
-        settings = ShardSettings(holder, host_boot_id(), lease_ms=self._config.lease_ms)
+        key = await asyncio.to_thread(holder_key, self._config.holder_file)
+        settings = ShardSettings(holder, host_boot_id(), key, lease_ms=self._config.lease_ms)
         metrics = ControllerMetrics()
         farm = Farm(RayBackend(options), holder, settings=settings, observer=metrics)
         self._controller = Controller(self._config, self._store, fleet, farm, metrics)
@@ -127,6 +131,7 @@ class ControllerServer:
             self._metrics_port.open()
         if public:
             self._lock.publish(self.address)
+            self.continued = await self._controller.campaigns.continue_unattended()
 
     @property
     def outside(self) -> str:

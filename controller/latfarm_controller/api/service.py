@@ -198,7 +198,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         """Send the campaign now and at each change, until it ends."""
         campaigns = self._controller.campaigns
         async for record in campaigns.watch(request.campaign_id):
-            yield messages.campaign_to_pb(record, campaigns.remaining_ms(record.campaign_id))
+            yield messages.campaign_to_pb(record, campaigns.figures(record.campaign_id))
 
     @_answers
     async def ResumeCampaign(self, request: pb.GetCampaignRequest) -> Any:
@@ -212,6 +212,13 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         """Stop a campaign after the measurement that is running."""
         record = await self._controller.campaigns.cancel(request.campaign_id)
         self._note("campaign.cancelled", record.campaign_id)
+        return messages.campaign_to_pb(record)
+
+    @_answers
+    async def PauseCampaign(self, request: pb.GetCampaignRequest) -> Any:
+        """Stop a campaign until it is resumed."""
+        record = await self._controller.campaigns.pause(request.campaign_id)
+        self._note("campaign.paused", record.campaign_id)
         return messages.campaign_to_pb(record)
 
     @_answers

@@ -25,6 +25,7 @@ from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
@@ -62,10 +63,11 @@ class Controller:
         self._watch = watch or FarmObserver()
         self._desk = BoardSupervisor(store, farm, shared=(LOCAL,) if config.local_agent else ())
         fleet.listen(self._desk.identities)
+        self._spools = SpoolKeeper(store, farm, self._desk.standing)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)
         self.campaigns = CampaignRuns(
-            store, fleet, driver, self._pools, config.bundles_dir, self._watch
+            store, fleet, driver, self._pools, self._spools, config.bundles_dir, self._watch
         )
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
         self._notes = NewestNotes(config.bundles_dir)
@@ -177,6 +179,7 @@ class Controller:
             try:
                 await self._desk.close()
                 await self._pools.stop()
+                await self._spools.close()
             finally:
                 await self._fleet.close()
 

@@ -1,8 +1,9 @@
-"""Runs campaigns of all kinds: starts, watches, cancels and resumes them, and trains bundles."""
+"""Runs campaigns of all kinds: starts, watches, pauses and resumes them, and trains bundles."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -16,26 +17,42 @@ from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app import comparison
+from latfarm_controller.app.patient_run import (
+    CANCELLED,
+    INTERRUPTED,
+    RUNNING,
+    WAITING,
+    PatientParts,
+    PatientRun,
+)
 from latfarm_controller.app.pools import Pools
+from latfarm_controller.app.summaries import CampaignFigures
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.farm.driving.campaign_run import CampaignStatus
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.observer import FarmObserver
+from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
 
 logger = logging.getLogger(__name__)
-RUNNING = "running"
-CANCELLED = "cancelled"
-INTERRUPTED = "interrupted"
+PAUSED = "paused"
 REMOVED = "removed"
 """State of a campaign that a person took out of all lists."""
+UNFINISHED = frozenset({RUNNING, WAITING, PAUSED, INTERRUPTED})
+"""States of campaigns whose results boards keep, as they may ask for them again."""
+HIDDEN = (QueryCampaign.kind, CheckCampaign.kind)
+"""Kinds of campaigns that only answer one question, and are not listed."""
+WATCH_S = 5.0
+"""Longest time without a message to those who watch a campaign, in seconds.
+
+What its boards do changes without a change of its record.
+"""
 CLOSE_S = 30.0
 """Longest wait for campaigns to stop when the controller stops, in seconds."""
 
@@ -60,6 +77,7 @@ class CampaignRuns:
         fleet: the boards of the inventory.
         driver: runs one campaign.
         pools: connects the farm to a campaign's boards.
+        spools: is told for which platforms finished results in the spools of boards are kept.
         bundles_dir: the folder of all bundles.
         watch: is told about each predictor that is trained; None: nobody is told.
     """
@@ -70,6 +88,7 @@ class CampaignRuns:
         fleet: Fleet,
         driver: Driver,
         pools: Pools,
+        spools: SpoolKeeper,
         bundles_dir: Path,
         watch: FarmObserver | None = None,
     ) -> None:
@@ -79,18 +98,38 @@ class CampaignRuns:
         self._driver = driver
         self._pools = pools
         self._bundles_dir = bundles_dir
-        self._remaining_s: dict[str, float] = {}
+        self._spools = spools
+        self._unattended = False
         self._records: dict[str, CampaignRecord] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, PatientRun] = {}
         self._cancels: dict[str, asyncio.Event] = {}
+        self._ends: dict[str, str] = {}  # the states that people asked for
+        self._platforms: dict[str, tuple[str, ...]] = {}  # of the campaigns that are not finished
         self._changed = asyncio.Condition()
         self._tellers: set[asyncio.Future[None]] = set()
         self._closing = False
         for record in store.campaigns():
-            if (
-                record.state == RUNNING
-            ):  # the process that ran it is gone, because this one holds the lock
-                store.put_campaign(replace(record, state=INTERRUPTED))
+            # The process that ran it is gone, because this one holds the lock.
+            if record.state in (RUNNING, WAITING):
+                why = record.error or record.waiting_for
+                record = replace(record, state=INTERRUPTED, error=why, waiting_for="")
+                store.put_campaign(record)
+            self._note_unfinished(record)
+        self._spools.want({name for names in self._platforms.values() for name in names})
+
+    async def continue_unattended(self) -> list[str]:
+        """Run campaigns unattended from now on, and continue those that an earlier process left.
+
+        These are the campaigns that ran or waited when a controller that runs campaigns unattended
+        was stopped or killed.
+
+        Returns:
+            their names.
+        """
+        self._unattended = True
+        left = [r for r in await self.all() if r.state == INTERRUPTED and r.unattended]
+        return [self._launch(record).name for record in reversed(left)]
 
     async def start(
         self, kind: str, platform: str, config: Mapping[str, Any], name: str
@@ -117,17 +156,16 @@ class CampaignRuns:
             config=dict(config),
             started_at_s=time.time(),
         )
-        return self._launch(record)
+        return self._launch(record, resumed=False)
 
     async def all(self) -> list[CampaignRecord]:
         """All campaigns, newest first, without those that only answer one question."""
         stored = await asyncio.to_thread(self._store.campaigns)
         found = {record.campaign_id: record for record in stored} | self._records
-        hidden = (QueryCampaign.kind, CheckCampaign.kind)
         shown = [
             record
             for record in found.values()
-            if record.kind not in hidden and record.state != REMOVED
+            if record.kind not in HIDDEN and record.state != REMOVED
         ]
         return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 
@@ -146,7 +184,7 @@ class CampaignRuns:
         return record
 
     async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
-        """The campaign now and at each change, until it ends.
+        """The campaign now, at each change and every `WATCH_S` seconds, until it ends.
 
         Raises:
             UsageError: there is none.
@@ -163,8 +201,11 @@ class CampaignRuns:
 
     async def _wait_for_change(self, seen: CampaignRecord) -> None:
         key = seen.campaign_id
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._known(key) != seen or key not in self._tasks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WATCH_S), self._changed:
+                await self._changed.wait_for(
+                    lambda: self._known(key) != seen or key not in self._tasks
+                )
 
     async def resume(self, name: str) -> CampaignRecord:
         """Continue a campaign that was stopped.
@@ -184,16 +225,43 @@ class CampaignRuns:
         Raises:
             UsageError: there is no such campaign.
         """
+        return await self._end(await self.get(name), CANCELLED)
+
+    async def pause(self, name: str) -> CampaignRecord:
+        """Stop a campaign until somebody resumes it; a restart of the controller does not.
+
+        A campaign that is done, failed or cancelled stays so.
+
+        Raises:
+            UsageError: there is no such campaign.
+        """
         record = await self.get(name)
-        task = self._tasks.get(record.campaign_id)
+        running = record.campaign_id in self._tasks
+        return await self._end(record, PAUSED) if running or record.state in UNFINISHED else record
+
+    async def _end(self, record: CampaignRecord, state: str) -> CampaignRecord:
+        """Stop a campaign as somebody asked for, unless it is done."""
+        key = record.campaign_id
+        task = self._tasks.get(key)
         if task is not None:
-            self._cancels[record.campaign_id].set()
+            self._ends[key] = state
+            self._cancels[key].set()
             await asyncio.wait([task])
         elif record.state != "done":
-            record = replace(record, state=CANCELLED)
+            record = replace(record, state=state, waiting_for="")
             await asyncio.to_thread(self._store.put_campaign, record)
             self._show(record)
-        return await self.get(record.campaign_id)
+            self._note_unfinished(record, tell=True)
+        return await self.get(key)
+
+    def _note_unfinished(self, record: CampaignRecord, *, tell: bool = False) -> None:
+        """Note whether results of a campaign's platforms may still be asked for."""
+        if record.state in UNFINISHED and record.kind not in HIDDEN:
+            self._platforms[record.campaign_id] = _scope(record).platforms
+        else:
+            self._platforms.pop(record.campaign_id, None)
+        if tell:
+            self._spools.want({name for names in self._platforms.values() for name in names})
 
     async def remove(self, name: str) -> CampaignRecord:
         """Take a campaign out of all lists. Its measurements stay, and it can be started again.
@@ -225,24 +293,36 @@ class CampaignRuns:
             default=None,
         )
 
-    def _launch(self, record: CampaignRecord) -> CampaignRecord:
+    def _launch(self, record: CampaignRecord, *, resumed: bool = True) -> CampaignRecord:
         """Start a campaign unless it runs. Nothing is awaited in between, so it starts once."""
         key = record.campaign_id
         if key in self._tasks:
             return self._records[key]
         if self._closing:
             raise ControllerError("the controller is stopping; start the campaign again later")
-        record = replace(record, state=RUNNING, error="", finished_at_s=0.0)
+        record = replace(
+            record,
+            state=RUNNING,
+            error="",
+            waiting_for="",
+            finished_at_s=0.0,
+            unattended=self._unattended,
+        )
         self._records[key] = record
+        self._note_unfinished(record, tell=True)
         self._cancels[key] = asyncio.Event()
-        self._tasks[key] = asyncio.create_task(self._run(record), name=key)
+        self._tasks[key] = asyncio.create_task(self._run(record, resumed), name=key)
         return record
 
-    async def _run(self, record: CampaignRecord) -> None:
+    async def _run(self, record: CampaignRecord, resumed: bool) -> None:
         key = record.campaign_id
         try:
             await asyncio.to_thread(self._store.put_campaign, record)
-            record = await self._measure(record)
+            parts = PatientParts(self._store, self._driver, self._pools, record.unattended)
+            cancel = self._cancels[key]
+            run = PatientRun(parts, record, _scope(record), cancel, self._show, resumed=resumed)
+            self._runs[key] = run
+            record = await run.go()
             if record.kind in TRAINED and record.state == "done":
                 record = await self._train(record)
         except asyncio.CancelledError:
@@ -254,44 +334,32 @@ class CampaignRuns:
             state = CANCELLED if isinstance(error, _StoppedError) else "failed"
             text = str(error) or type(error).__name__
             record = replace(self._records[key], state=state, error=text)
-        if self._closing and record.state == CANCELLED:
-            record = replace(record, state=INTERRUPTED)
-        record = replace(record, finished_at_s=time.time())
+        if record.state == CANCELLED:
+            state = INTERRUPTED if self._closing else CANCELLED
+            record = replace(record, state=self._ends.get(key, state))
+        record = replace(record, waiting_for="", finished_at_s=time.time())
         try:
             await asyncio.to_thread(self._store.put_campaign, record)
         except ControllerError as error:  # those who watch must be told about the end in any case
             record = replace(record, state="failed", error=record.error or str(error))
         del self._tasks[key]
         del self._cancels[key]
-        self._remaining_s.pop(key, None)
+        self._runs.pop(key, None)
+        self._ends.pop(key, None)
         self._show(record)
+        self._note_unfinished(record, tell=True)
 
-    async def _measure(self, record: CampaignRecord) -> CampaignRecord:
-        campaign = await asyncio.to_thread(
-            make_campaign, record.kind, record.platform, record.config
+    def figures(self, campaign_id: str) -> CampaignFigures:
+        """How fast a campaign goes, and what its boards do."""
+        run = self._runs.get(campaign_id)
+        if run is None:
+            return CampaignFigures()
+        return CampaignFigures(
+            1000.0 * run.remaining_s,
+            self._pools.board_states(run.scope),
+            run.measurements_per_s,
+            run.under_way,
         )
-        key = record.campaign_id
-        scope = _scope(record)
-        await self._pools.open(scope, self._cancels[key])
-
-        def progress(status: CampaignStatus) -> None:
-            self._remaining_s[key] = status.remaining_s or 0.0
-            self._show(
-                replace(
-                    self._records[key],
-                    stage=status.progress.stage,
-                    stage_done=status.progress.done,
-                    stage_total=status.progress.total,
-                    measurements=status.measurements,
-                    failures=status.failures,
-                )
-            )
-
-        return await self._driver.run(campaign, record, progress, self._cancels[key], scope=scope)
-
-    def remaining_ms(self, campaign_id: str) -> float:
-        """How long a campaign's present stage still takes, in milliseconds; 0: not known."""
-        return 1000.0 * self._remaining_s.get(campaign_id, 0.0)
 
     async def _train(self, record: CampaignRecord) -> CampaignRecord:
         record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
@@ -352,5 +420,5 @@ def _scope(record: CampaignRecord) -> CampaignScope:
     """The platforms, and the board if only one counts, that a campaign measures on."""
     if record.kind not in COMPARING:
         return CampaignScope((record.platform,))
-    names = tuple(found["name"] for found in record.config["offers"])
-    return CampaignScope(names, record.config["board_id"])
+    names = tuple(found["name"] for found in record.config.get("offers", ()))
+    return CampaignScope(names, record.config.get("board_id", ""))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
+from collections import Counter
+from collections.abc import Callable, Collection
 
 from latfarm_controller.agents.fleet import BoardView, Fleet
+from latfarm_controller.app.inventory_watch import InventoryWatch
 from latfarm_controller.errors import FarmError, UsageError
+from latfarm_controller.farm.boards.known_boards import CONNECTING
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
@@ -18,14 +23,35 @@ logger = logging.getLogger(__name__)
 CONNECT_S = 60.0
 """Longest wait for a board that answers to join the farm, in seconds.
 
-The lease that a controller left when it was killed is waited for in addition.
+The lease that another home's controller left when it was killed is waited for in addition.
+"""
+SETTLE_S = 10.0
+"""Longest wait for all boards that answer, before a campaign is resumed, in seconds.
+
+A board that joins hands over what it had finished; a request that was asked of another board before
+might be measured twice.
+"""
+JOIN_GRACE_S = 30.0
+"""Seconds without a board that joined before a campaign counts as waiting for one.
+
+A farm that starts takes some of them for its own processes.
 """
 LOOK_S = 0.2
 """Pause between two looks at a state that changes by itself, in seconds."""
 
+Tell = Callable[[str], None]
+"""Told why a campaign waits for boards; an empty text: it waits no more."""
+
+
+def _tell_nobody(_: str) -> None:
+    return
+
 
 class Pools:
     """Finds the boards that a campaign may use, and connects the farm to them.
+
+    While the farm runs, boards that are added to the inventory, come back or are removed from it
+    join or leave the farm (`inventory_watch`).
 
     Args:
         fleet: the boards of the inventory.
@@ -40,7 +66,18 @@ class Pools:
         self._desk = desk
         self._wait_s = CONNECT_S + lease_ms / 1000.0
         self._starting = asyncio.Lock()
+        self._watch = InventoryWatch(fleet, farm)
+        self._watching: asyncio.Task[None] | None = None
         self._runs = False
+
+    @property
+    def recoveries(self) -> int:
+        """How often a board, or the processes behind the farm, came back."""
+        return self._farm.recoveries
+
+    def board_states(self, scope: CampaignScope) -> dict[str, int]:
+        """How many boards of a campaign are in each state of `observer.BOARD_STATES`."""
+        return dict(Counter(self._farm.board_states(scope.platforms, scope.board_id)))
 
     async def boards_of(self, scope: CampaignScope) -> list[BoardView]:
         """The reachable boards that a campaign may use.
@@ -58,49 +95,102 @@ class Pools:
             )
         return found
 
-    async def open(self, scope: CampaignScope, cancel: asyncio.Event) -> None:
+    async def open(
+        self,
+        scope: CampaignScope,
+        cancel: asyncio.Event,
+        tell: Tell = _tell_nobody,
+        *,
+        lasting: bool = False,
+        settle: bool = False,
+    ) -> None:
         """Connect the farm to all boards of the scope, and wait until one of them has joined.
 
-        A board may still be leased to a controller that was killed. It joins when that lease ends.
+        A board may still be leased to a controller of another home. It joins when that lease ends.
 
         Args:
             scope: the boards and platforms of the campaign.
             cancel: ends the waiting when it is set.
+            tell: told why no board has joined yet, where that takes long.
+            lasting: wait without end, also for boards that do not answer yet.
+            settle: wait for all boards that answer, for `SETTLE_S` seconds at most.
 
         Raises:
-            UsageError: no board offers the platform.
-            FarmError: no folder for Ray can be made, or no board joined in time.
+            UsageError: no board offers the platform, and it is not `lasting`.
+            FarmError: no folder for Ray can be made; or no board joined in time, and it is not
+                `lasting`.
         """
-        views = await self.boards_of(scope)
+        views: list[BoardView] = []
+        try:
+            views = await self.boards_of(scope)
+        except UsageError as error:
+            if not lasting:
+                raise
+            tell(str(error))
         async with self._starting:
             if not self._runs:
                 await self._farm.start()
                 self._runs = True
+                self._watching = asyncio.create_task(self._watch.run(), name="inventory")
+        self._watch.want(scope)
         await self._farm.add_boards([view.entry for view in views])
-        deadline_s = time.monotonic() + self._wait_s
-        told = ""
-        named = (
-            scope.platforms[0] if len(scope.platforms) == 1 else f"{len(scope.platforms)} platforms"
-        )
-        while not self._joined(scope) and not cancel.is_set():
-            self._farm.check()
-            names = {view.entry.name for view in views}
-            states = [status for status in self._farm.boards() if status.name in names]
-            story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
-            if time.monotonic() > deadline_s:
-                raise FarmError(
-                    f"no board of {named} joined within {self._wait_s:.0f} s: {story}; "
-                    "latfarm boards shows the state of each board"
-                )
-            if story != told:
-                logger.info("waiting for a board of %s: %s", named, story)
-                told = story
+        names = {view.entry.name for view in views}
+        limit_s = math.inf if lasting else self._wait_s
+        await self._wait_until_joined(scope, limit_s, cancel, tell)
+        tell("")
+        deadline_s = time.monotonic() + SETTLE_S
+        while settle and not cancel.is_set() and time.monotonic() < deadline_s:
+            if not self._still_connecting(names):
+                break
             await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
         """Stop the farm, if it was ever started."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
         if self._runs:
             await self._farm.stop()
+
+    async def _wait_until_joined(
+        self, scope: CampaignScope, limit_s: float, cancel: asyncio.Event, tell: Tell
+    ) -> None:
+        """Wait until a board of the scope has joined.
+
+        Raises:
+            FarmError: none joined within `limit_s` seconds.
+        """
+        begun_s = time.monotonic()
+        named = (
+            scope.platforms[0] if len(scope.platforms) == 1 else f"{len(scope.platforms)} platforms"
+        )
+        logged = told = ""
+        while not self._joined(scope) and not cancel.is_set():
+            self._farm.check()
+            waited_s = time.monotonic() - begun_s
+            states = self._farm.boards()
+            story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
+            if waited_s > limit_s:
+                raise FarmError(
+                    f"no board of {named} joined within {limit_s:.0f} s: {story}; "
+                    "latfarm boards shows the state of each board"
+                )
+            if story != logged:
+                logger.info("waiting for a board of %s: %s", named, story)
+                logged = story
+            why = f"no board of {named} has joined yet: {story}"
+            if story and waited_s > JOIN_GRACE_S and why != told:
+                tell(why)
+                told = why
+            await asyncio.sleep(LOOK_S)
+
+    def _still_connecting(self, names: Collection[str]) -> bool:
+        """Whether one of these boards has neither joined nor told why it does not."""
+        return any(
+            not status.online and status.name in names and status.reason == CONNECTING
+            for status in self._farm.boards()
+        )
 
     def _joined(self, scope: CampaignScope) -> bool:
         return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)

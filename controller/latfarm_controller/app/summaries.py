@@ -87,10 +87,26 @@ class PlatformSummary:
 
 @dataclass(frozen=True)
 class CampaignSummary(CampaignRecord):
-    """A campaign's record, and an estimate of how long its present stage still takes.
+    """A campaign's record, and how it goes now, as far as that is watched.
 
     Attributes:
-        remaining_ms: the estimate in milliseconds; 0 where it is not known.
+        remaining_ms: how long its present stage still takes, as an estimate; 0: not known.
+        boards: the number of its boards in each state of `observer.BOARD_STATES`.
+        measurements_per_s: how many answers came each second lately.
+        queue: how many of its requests have no answer yet.
     """
 
     remaining_ms: float = 0.0
+    boards: Mapping[str, int] = field(default_factory=dict)
+    measurements_per_s: float = 0.0
+    queue: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignFigures:
+    """How a campaign goes now; see `CampaignSummary` for each."""
+
+    remaining_ms: float = 0.0
+    boards: Mapping[str, int] = field(default_factory=dict)
+    measurements_per_s: float = 0.0
+    queue: int = 0

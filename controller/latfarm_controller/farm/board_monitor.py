@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from latfarm_predictors.measurement import Measurement
 
+from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.registry import second_holder
+from latfarm_controller.agents.spooled import SpooledResult
 from latfarm_controller.farm.boards.interfaces import (
     BoardConnected,
     BoardStatus,
@@ -48,6 +50,18 @@ class BoardListener(Protocol):
         ...
 
 
+class SpoolListener(Protocol):
+    """Is told what boards had kept when they joined. It is called from the event loop."""
+
+    def listed(self, name: str, info: BoardInfo, results: Sequence[SpooledResult]) -> None:
+        """The board of that name joined, and still had these finished results in its spool."""
+        ...
+
+    def used_up(self, request_ids: Sequence[str]) -> None:
+        """What boards had for these requests is stored with a campaign, or of no use any more."""
+        ...
+
+
 class BoardMonitor:
     """Takes the events of shards, one at a time.
 
@@ -55,6 +69,8 @@ class BoardMonitor:
         boards: the boards, whose status is brought up to date.
         observer: told of each answer of a board.
         schedule: passes an event to the scheduler.
+
+    `recoveries` counts how often a board has joined, or has answered its probe well.
     """
 
     def __init__(
@@ -65,6 +81,8 @@ class BoardMonitor:
         self._schedule = schedule
         self._held: dict[str, tuple[Standing, bool]] = {}
         self.listener: BoardListener | None = None
+        self.spools: SpoolListener | None = None
+        self.recoveries = 0
 
     def hold(self, name: str, standing: Standing, checking: bool) -> None:
         """Tell the scheduler of a decision about a board, now and each time the board joins."""
@@ -98,6 +116,10 @@ class BoardMonitor:
         match event:
             case BoardConnected(name, info, quiet):
                 self._boards.joined(shard, event)
+                self.recoveries += 1
+                if event.spooled and self.spools is not None:
+                    # Before the board gets work, so that nothing is measured that it has measured.
+                    self.spools.listed(name, info, event.spooled)
                 names = tuple(platform.name for platform in info.platforms)
                 self._schedule(BoardJoined(info.board_id, names, quiet))
                 if name in self._held:
@@ -114,6 +136,7 @@ class BoardMonitor:
                 status = self._boards.status(board_id)
                 status.online, status.reason = False, reason
             case ProbeAnswered(board_id, True):
+                self.recoveries += 1
                 if self.listener is not None:
                     self.listener.recovered(self._boards.status(board_id).name)
             case ResultReceived():

@@ -12,15 +12,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from latfarm_predictors.graph.hash import hash_of
 
 from latfarm_controller.agents.board import PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm import board_views
+from latfarm_controller.farm.backend_state import BackendState
 from latfarm_controller.farm.background import BackgroundTasks
 from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, board_state
 from latfarm_controller.farm.boards.interfaces import (
@@ -34,9 +35,15 @@ from latfarm_controller.farm.boards.interfaces import (
 )
 from latfarm_controller.farm.boards.known_boards import KnownBoards
 from latfarm_controller.farm.boards.shard_pool import ShardPool
+from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver, FarmState
-from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded, OpenRequests
+from latfarm_controller.farm.open_requests import (
+    Delivery,
+    MeasurementsDiscarded,
+    OpenRequests,
+    work_of,
+)
 from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
     Build,
@@ -59,10 +66,10 @@ from latfarm_controller.farm.scheduling.messages import (
     Tick,
     Withdraw,
     Withdrawn,
-    Work,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.farm.scheduling.state import Policy
+from latfarm_controller.farm.spooled_answers import SpooledAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +100,6 @@ class Farm:
         self._clock_s = clock_s
         self._observer = observer or FarmObserver()
         policy = replace(policy or Policy(), build_slots=backend.builders.slots)
-        backend.watch(self._builders_changed)
         self._scheduler = Scheduler(policy)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks = BackgroundTasks()
@@ -108,6 +114,10 @@ class Farm:
         )
         self._models = ModelCache(backend, self._observer, clock_s)
         self._requests = OpenRequests()
+        self.backend_state = BackendState()
+        backend.watch(self._builders_changed)
+        self.spools = SpooledAnswers(self._boards, self._requests, self._events.put_nowait)
+        self._monitor.spools = self.spools
         self.stopped = False
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
@@ -138,6 +148,20 @@ class Farm:
         """Connect to more boards; boards whose name is known are left alone."""
         for entry in self._boards.add(boards):
             await self._shards.open(entry)
+
+    async def remove_board(self, name: str) -> None:
+        """Give a board back and forget it; what it had goes to other boards."""
+        if self._boards.remove(name):
+            await self._shards.drop(name)
+
+    def entries(self) -> dict[str, BoardEntry]:
+        """The inventory entries of the boards that were added, by their names."""
+        return self._boards.all_entries()
+
+    @property
+    def recoveries(self) -> int:
+        """How often something came back: a board, or the processes behind the farm."""
+        return self._monitor.recoveries + self.backend_state.returns
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
         """Wait until a board that offers the platform has joined, or until none can any more.
@@ -182,11 +206,7 @@ class Farm:
             platform: of the pool.
             board_id: only the board of this id; empty: any board.
         """
-        boards = (self._scheduler.board(name) for name in self._scheduler.usable_boards(platform))
-        return any(
-            board is not None and not board.quarantines and board_id in ("", board.board_id)
-            for board in boards
-        )
+        return board_views.healthy(self._scheduler, platform, board_id)
 
     def quiet(self, platform: str) -> bool:
         """Whether a board of the pool runs on this host and needs it idle while it measures."""
@@ -220,16 +240,16 @@ class Farm:
 
         This is for what the campaigns have not stored yet; the caller sees to the store.
         """
+        self.spools.forget_board(board_id)
         self._requests.tell_all(MeasurementsDiscarded(board_id, since_s, reason))
 
     def timing_here(self) -> bool:
         """Whether a board that needs this host idle has something to measure."""
-        boards = (
-            self._scheduler.board(status.info.board_id)
-            for status in self._boards
-            if status.quiet and status.online and status.info is not None
-        )
-        return any(board is not None and board.assigned for board in boards)
+        return board_views.timing_here(self._boards, self._scheduler)
+
+    def board_states(self, platforms: Collection[str], board_id: str = "") -> list[str]:
+        """The state of each board that offers or offered a platform (`observer.BOARD_STATES`)."""
+        return board_views.states(self._boards, self._scheduler, platforms, board_id)
 
     def state(self) -> FarmState:
         """The queues and boards now. It looks at every open request: do not call it often."""
@@ -265,18 +285,10 @@ class Farm:
             model = ModelSpec(hash_of(request.graph), info.model_format, info.dtype)
             self._requests.add(request, self._clock_s())
             size_bytes = self._models.need(model, request.graph)
-            works.append(
-                Work(
-                    request.request_id,
-                    request.platform,
-                    model,
-                    request.purpose,
-                    size_bytes,
-                    request.settings,
-                    request.board,
-                )
-            )
+            works.append(work_of(request, model, size_bytes))
         self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))
+        # The scheduler takes the answers that were found before it gives a request to a board.
+        self.spools.answer(requests)
 
     def check(self) -> None:
         """Raise if the farm is broken.
@@ -291,14 +303,19 @@ class Farm:
         if self._requests.close_inbox(campaign_id):
             self._events.put_nowait(CampaignCancelled(campaign_id))
 
+    def forget_results(self, board_id: str, request_ids: Sequence[str]) -> None:
+        """Let a board forget results in its spool, because they are kept here or of no use."""
+        self._tasks.start(self._shards.shard_of(board_id).acknowledge(board_id, request_ids))
+
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Let boards forget these answers, because they are stored."""
         by_board: dict[str, list[str]] = {}
         for delivery in deliveries:
             if delivery.board_id:
                 by_board.setdefault(delivery.board_id, []).append(delivery.measurement.request_id)
+        self.spools.stored([delivery.measurement.request_id for delivery in deliveries])
         for board_id, request_ids in by_board.items():
-            self._tasks.start(self._shards.shard_of(board_id).acknowledge(board_id, request_ids))
+            self.forget_results(board_id, request_ids)
 
     # Deciding
 
@@ -380,6 +397,7 @@ class Farm:
 
     def _builders_changed(self, state: BuilderState) -> None:
         self._events.put_nowait(BuildersChanged(state.slots, state.starting))
+        self.backend_state.note(not state.away, state.away)
 
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
@@ -388,11 +406,3 @@ class Farm:
             else:
                 failed = BuildFailed(answer.model, answer.message, answer.retryable, answer.lost)
                 self._events.put_nowait(failed)
-
-
-def host_boot_id() -> str:
-    """Identity of this host since it was booted; empty where the system does not tell it."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

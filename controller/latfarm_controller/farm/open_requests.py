@@ -10,6 +10,7 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.observer import QueueState
+from latfarm_controller.farm.scheduling.messages import ModelSpec, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Delivery:
     """The answer to a campaign's request.
 
     `board_id` names the board that must be told once the answer is stored; it is empty when the
-    request never ran on a board.
+    request never ran on a board, or when its answer was found among the results that boards had
+    kept.
     """
 
     measurement: Measurement
@@ -104,3 +106,16 @@ class OpenRequests:
         """Put a notice into every campaign's inbox."""
         for inbox in self._inboxes.values():
             inbox.put_nowait(notice)
+
+
+def work_of(request: MeasurementRequest, model: ModelSpec, size_bytes: int) -> Work:
+    """A request as the scheduler sees it, with about the size of its built model."""
+    return Work(
+        request.request_id,
+        request.platform,
+        model,
+        request.purpose,
+        size_bytes,
+        request.settings,
+        request.board,
+    )

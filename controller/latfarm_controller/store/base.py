@@ -15,8 +15,10 @@ from latfarm_predictors.measurement import Measurement
 class CampaignRecord:
     """A campaign as it is stored.
 
-    `state` is `running`, `done`, `failed`, `cancelled`, `interrupted` or `removed` (a person took
-    it out of all lists). `config` is what the campaign was made from, `outcome` what it found.
+    `state` is `running`, `waiting`, `paused`, `done`, `failed`, `cancelled`, `interrupted` or
+    `removed` (a person took it out of all lists). `config` is what the campaign was made from,
+    `outcome` what it found. `waiting_for` says why a waiting campaign waits. `unattended`: it was
+    last run by `latfarm serve`, which continues it by itself when it is started again.
     """
 
     campaign_id: str
@@ -36,6 +38,8 @@ class CampaignRecord:
     finished_at_s: float = 0.0
     outcome: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    waiting_for: str = ""
+    unattended: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,22 @@ class BoardEvent:
     actor: str = ""
     at_s: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResult:
+    """A finished result that a board kept for a controller that was killed.
+
+    It waits here until a campaign asks for it. `payload` is the message of the board,
+    `received_at_s` Unix time by our own clock.
+    """
+
+    request_id: str
+    board_id: str
+    platform: str
+    fingerprint: str
+    received_at_s: float
+    payload: bytes
 
 
 class Store(Protocol):
@@ -172,6 +192,18 @@ class Store(Protocol):
         Returns:
             the campaign id and request id of each measurement that was discarded.
         """
+        ...
+
+    def add_found_results(self, results: Sequence[FoundResult]) -> None:
+        """Keep results that boards had in their spools, in the place of those of equal requests."""
+        ...
+
+    def found_results(self) -> list[FoundResult]:
+        """The results of boards' spools for which no campaign has asked yet, the oldest first."""
+        ...
+
+    def drop_found_results(self, request_ids: Sequence[str]) -> None:
+        """Forget the results of boards' spools for these requests."""
         ...
 
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:

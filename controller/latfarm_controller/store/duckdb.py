@@ -19,7 +19,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store import rows, snapshot, writes
-from latfarm_controller.store.base import BoardEvent, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord, FoundResult
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
@@ -259,6 +259,33 @@ class DuckDBStore:
                 [reason, time.time(), board_id, since_s],
             )
             return [(str(row[0]), str(row[1])) for row in found]
+
+    def add_found_results(self, results: Sequence[FoundResult]) -> None:
+        """Keep results that boards had in their spools."""
+        with self._file.transaction("keep results of a board") as cursor:
+            for result in results:
+                cursor.execute(
+                    "DELETE FROM found_results WHERE request_id = ?", [result.request_id]
+                )
+                row = [getattr(result, name) for name in rows.FOUND_RESULT_COLUMNS]
+                seq = self._file.take_seq()
+                writes.insert(cursor, seq, "found_results", rows.FOUND_RESULT_COLUMNS, row)
+
+    def found_results(self) -> list[FoundResult]:
+        """The results of boards' spools for which no campaign has asked yet, the oldest first."""
+        found = self._file.all(
+            f"SELECT {', '.join(rows.FOUND_RESULT_COLUMNS)} FROM found_results ORDER BY seq"
+        )
+        return [self._read(rows.found_result_from_row, row) for row in found]
+
+    def drop_found_results(self, request_ids: Sequence[str]) -> None:
+        """Forget the results of boards' spools for these requests."""
+        if request_ids:
+            with self._file.transaction("forget results of boards") as cursor:
+                cursor.execute(
+                    "DELETE FROM found_results WHERE request_id IN (SELECT unnest(?))",
+                    [list(request_ids)],
+                )
 
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
         """The good and stable sentinels of a board, the oldest first."""

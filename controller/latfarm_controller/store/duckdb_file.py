@@ -28,7 +28,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": "1",  # a board on this host may be measuring
 }
 # The tables whose rows are numbered by `seq`, in the order of writing.
-_NUMBERED = ("measurements", "campaigns", "board_events")
+_NUMBERED = ("measurements", "campaigns", "board_events", "found_results")
 
 
 class DuckDBFile:

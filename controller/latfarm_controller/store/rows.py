@@ -17,7 +17,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer, Settings
 
-from latfarm_controller.store.base import BoardEvent, CampaignRecord
+from latfarm_controller.store.base import BoardEvent, CampaignRecord, FoundResult
 
 # Column name -> Arrow type, in the order of the table.
 MEASUREMENT_COLUMNS: dict[str, Any] = {
@@ -87,6 +87,12 @@ CAMPAIGN_COLUMNS = (
     "finished_at_s",
     "outcome",
     "error",
+    "waiting_for",
+    "unattended",
+)
+FOUND_RESULT_COLUMNS = (
+    *("request_id", "board_id", "platform", "fingerprint"),
+    *("received_at_s", "payload"),
 )
 BOARD_EVENT_COLUMNS = ("board", "board_id", "event", "reason", "actor", "at_s", "details")
 
@@ -211,6 +217,12 @@ def campaign_from_row(row: Sequence[Any]) -> CampaignRecord:
     fields["config"] = _object(fields["config"])
     fields["outcome"] = _object(fields["outcome"])
     return CampaignRecord(**fields)
+
+
+def found_result_from_row(row: Sequence[Any]) -> FoundResult:
+    """The result of a board's spool in a row with the columns FOUND_RESULT_COLUMNS."""
+    fields = dict(zip(FOUND_RESULT_COLUMNS, row, strict=True))
+    return FoundResult(**{**fields, "payload": bytes(fields["payload"])})
 
 
 def dumps(value: Any) -> str:

@@ -98,12 +98,14 @@ class Platform(_message.Message):
     def __init__(self, name: _Optional[str] = ..., model_format: _Optional[str] = ..., dtype: _Optional[str] = ..., settings: _Optional[_Mapping[str, str]] = ..., fingerprint: _Optional[str] = ..., real_time: bool = ...) -> None: ...
 
 class AcquireLeaseRequest(_message.Message):
-    __slots__ = ("holder", "ttl_ms")
+    __slots__ = ("holder", "ttl_ms", "holder_id")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_ID_FIELD_NUMBER: _ClassVar[int]
     holder: str
     ttl_ms: int
-    def __init__(self, holder: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+    holder_id: str
+    def __init__(self, holder: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., holder_id: _Optional[str] = ...) -> None: ...
 
 class RenewLeaseRequest(_message.Message):
     __slots__ = ("token", "ttl_ms")
@@ -324,8 +326,10 @@ class Result(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ...) -> None: ...
 
 class ListResultsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    def __init__(self, after: _Optional[str] = ...) -> None: ...
 
 class ListResultsResponse(_message.Message):
     __slots__ = ("results",)

@@ -82,7 +82,8 @@ class AgentServiceServicer(object):
 
     def AcquireLease(self, request, context):
         """Grants exclusive use of the board for a limited time. If somebody else has the lease, the call
-        fails with RESOURCE_EXHAUSTED and names the holder.
+        fails with RESOURCE_EXHAUSTED and names the holder. A caller with the holder_id of the lease gets
+        a new lease at once; the old one ends, and its token is fenced off.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

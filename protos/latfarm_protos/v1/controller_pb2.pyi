@@ -184,7 +184,14 @@ class StartCampaignRequest(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., platform: _Optional[str] = ..., config_json: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Campaign(_message.Message):
-    __slots__ = ("campaign_id", "name", "kind", "platform", "config_json", "state", "stage", "stage_done", "stage_total", "measurements", "failures", "board_ms", "started_at_s", "finished_at_s", "remaining_ms", "outcome_json", "error", "wall_ms")
+    __slots__ = ("campaign_id", "name", "kind", "platform", "config_json", "state", "stage", "stage_done", "stage_total", "measurements", "failures", "board_ms", "started_at_s", "finished_at_s", "remaining_ms", "outcome_json", "error", "wall_ms", "waiting_for", "boards", "measurements_per_s", "queue", "unattended")
+    class BoardsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +210,11 @@ class Campaign(_message.Message):
     OUTCOME_JSON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    BOARDS_FIELD_NUMBER: _ClassVar[int]
+    MEASUREMENTS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    UNATTENDED_FIELD_NUMBER: _ClassVar[int]
     campaign_id: str
     name: str
     kind: str
@@ -221,7 +233,12 @@ class Campaign(_message.Message):
     outcome_json: str
     error: str
     wall_ms: float
-    def __init__(self, campaign_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., platform: _Optional[str] = ..., config_json: _Optional[str] = ..., state: _Optional[str] = ..., stage: _Optional[str] = ..., stage_done: _Optional[int] = ..., stage_total: _Optional[int] = ..., measurements: _Optional[int] = ..., failures: _Optional[int] = ..., board_ms: _Optional[float] = ..., started_at_s: _Optional[float] = ..., finished_at_s: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., outcome_json: _Optional[str] = ..., error: _Optional[str] = ..., wall_ms: _Optional[float] = ...) -> None: ...
+    waiting_for: str
+    boards: _containers.ScalarMap[str, int]
+    measurements_per_s: float
+    queue: int
+    unattended: bool
+    def __init__(self, campaign_id: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., platform: _Optional[str] = ..., config_json: _Optional[str] = ..., state: _Optional[str] = ..., stage: _Optional[str] = ..., stage_done: _Optional[int] = ..., stage_total: _Optional[int] = ..., measurements: _Optional[int] = ..., failures: _Optional[int] = ..., board_ms: _Optional[float] = ..., started_at_s: _Optional[float] = ..., finished_at_s: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., outcome_json: _Optional[str] = ..., error: _Optional[str] = ..., wall_ms: _Optional[float] = ..., waiting_for: _Optional[str] = ..., boards: _Optional[_Mapping[str, int]] = ..., measurements_per_s: _Optional[float] = ..., queue: _Optional[int] = ..., unattended: bool = ...) -> None: ...
 
 class ListCampaignsRequest(_message.Message):
     __slots__ = ()

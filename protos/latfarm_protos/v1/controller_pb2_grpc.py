@@ -99,6 +99,11 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.FromString,
                 )
+        self.PauseCampaign = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/PauseCampaign',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
+                )
         self.ListResults = channel.unary_stream(
                 '/latfarm_protos.v1.ControllerService/ListResults',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListMeasurementsRequest.SerializeToString,
@@ -227,6 +232,13 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseCampaign(self, request, context):
+        """Stops a campaign until ResumeCampaign, also across restarts of the controller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListResults(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -327,6 +339,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.GetGraph,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.SerializeToString,
+            ),
+            'PauseCampaign': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseCampaign,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.Campaign.SerializeToString,
             ),
             'ListResults': grpc.unary_stream_rpc_method_handler(
                     servicer.ListResults,
@@ -634,6 +651,23 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/GetGraph',
             latfarm__protos_dot_v1_dot_controller__pb2.GetGraphRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.GetGraphResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PauseCampaign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/PauseCampaign',
+            latfarm__protos_dot_v1_dot_controller__pb2.GetCampaignRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.Campaign.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -54,9 +54,9 @@ class Client:
         self.channel = channel
         self.stub = agent_pb2_grpc.AgentServiceStub(channel)
 
-    def acquire(self, holder: str = "ann", ttl_ms: int = 60_000) -> int:
-        lease = self.stub.AcquireLease(pb.AcquireLeaseRequest(holder=holder, ttl_ms=ttl_ms))
-        return int(lease.token)
+    def acquire(self, holder: str = "ann", ttl_ms: int = 60_000, holder_id: str = "") -> int:
+        request = pb.AcquireLeaseRequest(holder=holder, ttl_ms=ttl_ms, holder_id=holder_id)
+        return int(self.stub.AcquireLease(request).token)
 
     def release(self, token: int) -> None:
         self.stub.ReleaseLease(pb.ReleaseLeaseRequest(token=token))
@@ -101,8 +101,8 @@ class Client:
     def result(self, token: int, sha256: str, request_id: str = "r1") -> pb.Result:
         return result_of(self.measure(token, sha256, request_id))
 
-    def spooled(self) -> list[pb.Result]:
-        return list(self.stub.ListResults(pb.ListResultsRequest()).results)
+    def spooled(self, after: str = "") -> list[pb.Result]:
+        return list(self.stub.ListResults(pb.ListResultsRequest(after=after)).results)
 
     def acknowledge(self, *request_ids: str) -> int:
         reply = self.stub.Acknowledge(pb.AcknowledgeRequest(request_ids=request_ids))

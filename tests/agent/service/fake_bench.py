@@ -39,6 +39,7 @@ class FakeBench:
         self.answers: list[BenchResult | Exception] = []
         self.measured: list[str] = []
         self.closed = False
+        self.fingerprint = "f1"
         self._real_time = real_time
         self._open = threading.Event()
         self._open.set()
@@ -59,7 +60,7 @@ class FakeBench:
             name=PLATFORM,
             model_format="onnx",
             dtype="fp32",
-            fingerprint="f1",
+            fingerprint=self.fingerprint,
             real_time=self._real_time,
         )
         here = OfferedRuntime(

@@ -298,9 +298,13 @@ class SessionMachine(RuleBasedStateMachine):
         self.now_ms += step_ms
         self.send(Ticked(self.now_ms))
 
-    @rule(holder=st.sampled_from(["ann", "bob"]), ttl_ms=st.sampled_from([1, 500, 50_000]))
-    def acquire(self, holder: str, ttl_ms: int) -> None:
-        self.send(AcquireRequested(self.now_ms, holder, ttl_ms))
+    @rule(
+        holder=st.sampled_from(["ann", "bob"]),
+        ttl_ms=st.sampled_from([1, 500, 50_000]),
+        holder_id=st.sampled_from(["", "", "secret"]),
+    )
+    def acquire(self, holder: str, ttl_ms: int, holder_id: str) -> None:
+        self.send(AcquireRequested(self.now_ms, holder, ttl_ms, holder_id))
 
     @rule(age=st.integers(-1, 2), ttl_ms=st.sampled_from([1, 500, 50_000]))
     def renew(self, age: int, ttl_ms: int) -> None:

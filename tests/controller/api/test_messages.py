@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 from latfarm_controller.api import messages
-from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
+from latfarm_controller.app.summaries import (
+    BoardSummary,
+    CampaignFigures,
+    CampaignSummary,
+    PlatformSummary,
+)
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import BoardEvent
 
@@ -55,8 +60,14 @@ CAMPAIGN = CampaignSummary(
     finished_at_s=8.5,
     outcome={"kernels": 2},
     error="no board",
+    waiting_for="a board",
+    unattended=True,
     remaining_ms=9.5,
+    boards={"ready": 2, "away": 1},
+    measurements_per_s=1.5,
+    queue=7,
 )
+FIGURES = CampaignFigures(9.5, {"ready": 2, "away": 1}, 1.5, 7)
 EVENT = BoardEvent("pixel4", "drained", "new battery", "b1", "ada", 1.5, {"latency_ms": 2.5})
 
 
@@ -71,7 +82,7 @@ def test_a_platform_comes_back_equal(platform: PlatformSummary) -> None:
 
 
 def test_a_campaign_comes_back_equal_with_its_estimate() -> None:
-    assert messages.campaign_from_pb(messages.campaign_to_pb(CAMPAIGN, 9.5)) == CAMPAIGN
+    assert messages.campaign_from_pb(messages.campaign_to_pb(CAMPAIGN, FIGURES)) == CAMPAIGN
 
 
 def test_an_event_comes_back_equal() -> None:

@@ -12,14 +12,18 @@ import pytest
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.app import inventory_watch, patient_run
 from latfarm_controller.app.app import Controller
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.driving import campaign_run, waits
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+
+from tests.controller.app.site import Site
 
 PROFILE = {
     "platform": "toy",
@@ -83,3 +87,16 @@ def lab(tmp_path: Path, agent: LocalAgent) -> Iterator[Lab]:
     if not lab.config.ray_dir.is_relative_to(lab.config.home):
         lab.config.ray_dir.rmdir()
         lab.config.ray_dir.parent.rmdir()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A fresh home, whose campaigns wait for milliseconds."""
+    monkeypatch.setattr(waits, "GRACE_S", 0.05)
+    monkeypatch.setattr(waits, "FIRST_RETRY_S", 0.02)
+    monkeypatch.setattr(waits, "LEAST_RETRY_S", 0.0)
+    monkeypatch.setattr(campaign_run, "LOOK_S", 0.01)
+    monkeypatch.setattr(campaign_run, "FLUSH_S", 0.05)
+    monkeypatch.setattr(patient_run, "LOOK_S", 0.01)
+    monkeypatch.setattr(inventory_watch, "PAUSE_S", 0.02)
+    return Site(tmp_path / "home")

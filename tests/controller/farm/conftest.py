@@ -21,6 +21,7 @@ from latfarm_controller.agents.board import (
     RuntimeInfo,
 )
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.agents.spooled import SpooledResult, spooled_from_pb
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.errors import (
@@ -49,6 +50,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_protos.v1 import agent_pb2 as pb
 
 RECORD = CampaignRecord("c1", "first", "rounds", "p")
 BOOT_ID = "the-controllers-host"
@@ -100,6 +102,10 @@ class FakeBoard:
     uploads: int = 0
     token: int = 0
     leases: int = 0
+    holder_ids: list[str] = field(default_factory=list)
+    spool: dict[str, SpooledResult] = field(default_factory=dict)
+    fingerprint: str = ""
+    page: int = 100
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -121,7 +127,13 @@ class FakeClient:
     async def describe(self, timeout_ms: float | None = None) -> BoardInfo:
         self._check()
         offers = tuple(
-            PlatformInfo(name, "onnx", "fp32", real_time=self.board.real_time)
+            PlatformInfo(
+                name,
+                "onnx",
+                "fp32",
+                fingerprint=self.board.fingerprint,
+                real_time=self.board.real_time,
+            )
             for name in self.board.platforms
         )
         runtime = RuntimeInfo("fake", True, "1", platforms=offers)
@@ -135,8 +147,9 @@ class FakeClient:
             runtimes=(runtime,),
         )
 
-    async def acquire(self, ttl_ms: int) -> Lease:
+    async def acquire(self, ttl_ms: int, holder_id: str = "") -> Lease:
         self._check()
+        self.board.holder_ids.append(holder_id)
         self.board.token += 1
         self.board.leases += 1
         self.token = self.board.token
@@ -184,9 +197,15 @@ class FakeClient:
             self.board.busy = self.board.turn.locked()
         return measurement
 
+    async def results(self, after: str = "") -> list[SpooledResult]:
+        self._check()
+        names = list(self.board.spool)
+        begin = names.index(after) + 1 if after in names else 0
+        return [self.board.spool[name] for name in names[begin : begin + self.board.page]]
+
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         self.board.acknowledged += request_ids
-        return len(request_ids)
+        return sum(self.board.spool.pop(name, None) is not None for name in request_ids)
 
     async def close(self) -> None:
         return
@@ -263,6 +282,24 @@ class Lab:
 
     def entry(self, board_id: str) -> BoardEntry:
         return BoardEntry(board_id, "127.0.0.1:1")
+
+    def spooled(
+        self, request: MeasurementRequest, board_id: str, fingerprint: str = "", outcome: str = "ok"
+    ) -> SpooledResult:
+        """A result as a board keeps it; its latency is 2 ms."""
+        session = pb.Session(runs_ms=[2.0] * 5)
+        result = pb.Result(
+            request_id=request.request_id,
+            outcome=outcome,
+            sessions=[session] if outcome == "ok" else [],
+            board_id=board_id,
+            platform=request.platform,
+            fingerprint=fingerprint,
+            protocol_version=1,
+            measured_at_s=1.0,
+            board_ms=5.0,
+        )
+        return spooled_from_pb(result)
 
     @asynccontextmanager
     async def farm(self, **policy: float) -> AsyncIterator[Farm]:

@@ -67,6 +67,8 @@ def test_older_measurements_are_ordered_by_their_time_but_not_by_the_future(
         connection.execute(
             "DROP VIEW platforms; ALTER TABLE measurements DROP COLUMN received_at_s; "
             "CREATE VIEW platforms AS SELECT count(*) FROM measurements; "
+            "ALTER TABLE campaigns DROP COLUMN waiting_for; "
+            "ALTER TABLE campaigns DROP COLUMN unattended; DROP TABLE found_results; "
             f"DELETE FROM schema_version WHERE version >= {version}"
         )
     with DuckDBStore(path) as store:

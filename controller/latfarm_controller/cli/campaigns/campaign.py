@@ -1,4 +1,4 @@
-"""`latfarm campaign`: run, watch, stop and resume campaigns of all kinds."""
+"""`latfarm campaign`: run, watch, pause, stop and resume campaigns of all kinds."""
 
 from __future__ import annotations
 
@@ -76,6 +76,8 @@ def _show(campaign: CampaignSummary, as_json: bool) -> None:
         f"{stage if campaign.stage else ''}; {campaign.measurements} measurements, "
         f"{campaign.failures} failures, {campaign.board_ms / 1000:.1f} s of board time"
     )
+    if campaign.waiting_for:
+        output.out().print(f"  it waits: {campaign.waiting_for}")
     if campaign.error:
         output.out().print(f"  {campaign.error}")
 
@@ -157,7 +159,7 @@ def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> N
         return
     output.table(
         "",
-        ["campaign", "name", "platform", "state", "stage", "measurements", "board, s"],
+        ["campaign", "name", "platform", "state", "stage", "measurements", "board, s", "waits for"],
         [
             [
                 c.campaign_id,
@@ -167,6 +169,7 @@ def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> N
                 f"{c.stage} {c.stage_done}/{c.stage_total}" if c.stage else "",
                 str(c.measurements),
                 f"{c.board_ms / 1000:.1f}",
+                c.waiting_for,
             ]
             for c in found
         ],
@@ -193,6 +196,9 @@ def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -
 
     It runs in latfarm serve.
 
+    It tells how many of its boards are in each state, how many measurements come each second, how
+    many requests have no answer yet, and how long the present stage will take.
+
     \b
     Examples:
       latfarm campaign watch characterize-1f2e3d4c
@@ -201,12 +207,28 @@ def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -
     from latfarm_controller.cli.shell.progress import follow
 
     with controller(wait_s) as client:
-        _show(follow(client, client.campaign(name).campaign_id), as_json)
+        campaign_id = client.campaign(name).campaign_id
+        _show(follow(client, campaign_id, figures=True), as_json)
+
+
+@app.command()
+def pause(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
+    """Stop a campaign until somebody resumes it; a restart of latfarm serve does not.
+
+    \b
+    Examples:
+      latfarm campaign pause characterize-1f2e3d4c
+      latfarm campaign resume characterize-1f2e3d4c
+    """
+    from latfarm_controller.cli.shell.connect import controller
+
+    with controller(wait_s) as client:
+        _show(client.pause(name), as_json)
 
 
 @app.command()
 def resume(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Continue a campaign that was stopped; its measurements stay.
+    """Continue a campaign that was paused or stopped; its measurements stay.
 
     \b
     Examples:

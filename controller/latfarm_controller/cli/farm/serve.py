@@ -48,6 +48,8 @@ def serve(
 ) -> None:
     """Run the controller until it is interrupted. Meanwhile other commands of this home use it.
 
+    Campaigns that ran when an earlier latfarm serve of this home was stopped or killed go on.
+
     \b
     Examples:
       latfarm serve
@@ -94,6 +96,8 @@ async def _serve(config: ControllerConfig, wait_s: float, listen: str) -> None:
             output.err().print(f"latfarm serves other machines on {server.outside}")
         if server.metrics_url:
             output.err().print(f"latfarm answers {server.metrics_url}")
+        if server.continued:
+            output.err().print(f"latfarm continues: {', '.join(server.continued)}")
         await stop.wait()
     finally:
         await server.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from latfarm_controller.cli.shell import output
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code of a command that was ended by a signal: 128 + SIGINT, as shells have it."""
+FIGURES_S = 5.0
+"""Least time between two lines about how a campaign goes, in seconds."""
 
 
 class Interrupted(ControllerError):
@@ -86,6 +90,10 @@ class StageBars:
             self._tasks[stage], completed=most, total=max(total, most) if total else None
         )
 
+    def tell(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._progress.console.print(line)
+
     def finish(self) -> None:
         """Fill the bar of the present stage, whose number of steps may never have been known."""
         self._end_waiting()
@@ -101,8 +109,51 @@ class StageBars:
             self._waiting = None
 
 
+class FigureLines:
+    """Chooses which lines about a campaign are worth printing, so that they stay few.
+
+    It prints why a campaign waits and that it goes on, and, if asked to, how it goes every
+    `FIGURES_S` seconds.
+    """
+
+    def __init__(self, figures: bool) -> None:
+        self._figures = figures
+        self._waiting_for = ""
+        self._told_s = float("-inf")
+
+    def lines(self, campaign: CampaignSummary, now_s: float) -> list[str]:
+        """The lines to print now."""
+        found = []
+        if campaign.waiting_for != self._waiting_for:
+            why = campaign.waiting_for
+            found.append(f"waiting: {why}" if why else "the campaign goes on")
+            self._waiting_for = why
+        text = figures_text(campaign) if self._figures else ""
+        if text and now_s - self._told_s >= FIGURES_S:
+            found.append(text)
+            self._told_s = now_s
+        return found
+
+
+def figures_text(campaign: CampaignSummary) -> str:
+    """How a campaign goes now, in one line; empty if it does not run."""
+    if not campaign.boards and not campaign.queue:
+        return ""
+    boards = ", ".join(f"{count} {state}" for state, count in sorted(campaign.boards.items()))
+    left_s = round(campaign.remaining_ms / 1000)
+    left = f"; about {timedelta(seconds=left_s)} left in this stage" if left_s else ""
+    return (
+        f"boards: {boards or 'none'}; {campaign.measurements_per_s:.2f} measurements a second; "
+        f"{campaign.queue} requests in the queue{left}"
+    )
+
+
 def follow(
-    client: ControllerClient, campaign_id: str, on_stage: Callable[[str], None] | None = None
+    client: ControllerClient,
+    campaign_id: str,
+    on_stage: Callable[[str], None] | None = None,
+    *,
+    figures: bool = False,
 ) -> CampaignSummary:
     """Show a campaign's progress until it ends.
 
@@ -110,6 +161,7 @@ def follow(
         client: the client of the controller.
         campaign_id: the campaign.
         on_stage: called with the name of each stage of a running campaign when it begins.
+        figures: whether to print how its boards do, and how fast it goes.
 
     Returns:
         The campaign, with its configuration and outcome.
@@ -123,13 +175,15 @@ def follow(
     stage = ""
     try:
         with bars() as progress:
-            stages = StageBars(progress)
+            stages, lines = StageBars(progress), FigureLines(figures)
             # A controller in this process starts Ray when a board is first needed.
             stages.wait_for(
                 "starting Ray, up to a minute" if client.hosted else "waiting for a board"
             )
             for last in client.watch(campaign_id):
                 stages.show(last.stage, last.stage_done, last.stage_total)
+                for line in lines.lines(last, time.monotonic()):
+                    stages.tell(line)
                 if on_stage is not None and last.state == "running" and last.stage != stage:
                     stage = last.stage
                     on_stage(stage)

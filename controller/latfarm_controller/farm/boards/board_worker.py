@@ -42,6 +42,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardSettings,
 )
 from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
+from latfarm_controller.farm.boards.spool_listing import spooled_results
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
     LeaseExpired,
@@ -49,6 +50,7 @@ from latfarm_controller.farm.scheduling.messages import (
     ResultReceived,
     Withdrawn,
 )
+from latfarm_controller.holder import holder_id
 
 UPLOAD_FAILED = "UPLOAD_FAILED"
 """Error code of a measurement whose model could not be uploaded."""
@@ -190,14 +192,15 @@ class BoardWorker:
         client = self._connect(self.entry, self._settings.holder)
         try:
             info = await self._describe(client)
-            await client.acquire(self._settings.lease_ms)
+            await self._acquire(client)
             if holder := self._holder_of(info.board_id):
                 raise IdentityError(second_holder(self.entry.name, info.board_id, holder))
+            spooled = await spooled_results(client)
             self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._most_companions = info.most_companions
             self._quiet = shares_host and any(p.real_time for p in info.platforms)
-            self._emit(BoardConnected(self.entry.name, info, self._quiet))
+            self._emit(BoardConnected(self.entry.name, info, self._quiet, spooled))
             await self._work(client)
         finally:
             self._client, self.board_id = None, ""  # from here on the shard sends it no orders
@@ -209,6 +212,11 @@ class BoardWorker:
                 async with asyncio.timeout(RELEASE_S):
                     await client.release()
             await client.close()
+
+    async def _acquire(self, client: BoardClient) -> None:
+        """Lease the board, in the place of a lease of this home that is left over."""
+        key = self._settings.holder_key
+        await client.acquire(self._settings.lease_ms, holder_id(key, self.entry.name))
 
     async def _describe(self, client: BoardClient) -> BoardInfo:
         try:
@@ -351,7 +359,7 @@ class BoardWorker:
             request.task.cancel()
         await asyncio.gather(*(request.task for request in self._running), return_exceptions=True)
         await client.release()
-        await client.acquire(self._settings.lease_ms)
+        await self._acquire(client)
         running, self._running = self._running, []
         aborted = [request for request in running if request.request_id in self._aborting]
         self._aborting.clear()

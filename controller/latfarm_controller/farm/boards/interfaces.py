@@ -17,6 +17,7 @@ from latfarm_predictors.measurement import Measurement, Settings
 
 from latfarm_controller.agents.board import BoardInfo, Lease
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.agents.spooled import SpooledResult
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.scheduling.messages import (
@@ -131,12 +132,13 @@ class BoardConnected:
     """A board is connected and leased.
 
     `quiet`: the board measures real time on the controller's own host, so that this host must stay
-    idle while the board measures.
+    idle while the board measures. `spooled`: the finished results that the board still had.
     """
 
     name: str
     info: BoardInfo
     quiet: bool
+    spooled: tuple[SpooledResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,8 @@ class BoardClient(Protocol):
         """Ask the board what it is and which platforms it offers."""
         ...
 
-    async def acquire(self, ttl_ms: int) -> Lease:
-        """Lease the board for `ttl_ms` milliseconds."""
+    async def acquire(self, ttl_ms: int, holder_id: str = "") -> Lease:
+        """Lease the board for `ttl_ms` milliseconds; the holder of that id gets it at once."""
         ...
 
     async def renew(self, ttl_ms: int | None = None) -> Lease:
@@ -195,6 +197,10 @@ class BoardClient(Protocol):
         self, request: BoardRequest, sha256: str, *, companions: Mapping[str, str]
     ) -> Measurement:
         """Have a model measured that was uploaded with its companions; waits for the result."""
+        ...
+
+    async def results(self, after: str = "") -> list[SpooledResult]:
+        """Finished results in the board's spool that follow the one of the request `after`."""
         ...
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
@@ -219,6 +225,8 @@ class ShardSettings:
 
     Attributes:
         holder: the name that boards show to others while they are leased.
+        holder_key: secret of the home, by which boards know a holder that was killed and came
+            back; empty: boards wait until the old lease ends.
         host_boot_id: identity of the controller's host since it was booted.
         lease_ms: how long a lease lasts; it is renewed three times as often.
         describe_ms: how long a board may take to describe itself.
@@ -230,6 +238,7 @@ class ShardSettings:
 
     holder: str
     host_boot_id: str = ""
+    holder_key: str = field(default="", repr=False)
     lease_ms: int = 20_000
     describe_ms: float = 60_000.0
     retry_s: float = 0.5
@@ -246,6 +255,13 @@ class Shard(Protocol):
 
     async def open(self, entries: Sequence[BoardEntry]) -> None:
         """Connect to these boards, and connect again whenever a connection is lost."""
+        ...
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Give the leases of these boards back and forget the boards.
+
+        A LeaseExpired event follows for each of them that was connected.
+        """
         ...
 
     async def dispatch(self, orders: Sequence[Order]) -> None:

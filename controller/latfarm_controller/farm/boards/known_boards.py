@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from latfarm_controller.agents.board import PlatformInfo
+from latfarm_controller.agents.board import BoardInfo, PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
 
-_CONNECTING = "connecting"
+CONNECTING = "connecting"
 """How the reason begins why a board is offline until its shard has called it once."""
+REMOVED = "removed from the inventory"
+"""Reason why a board is offline that the farm does not have any more."""
 
 
 class KnownBoards:
@@ -24,7 +26,7 @@ class KnownBoards:
         self._platforms: dict[str, PlatformInfo] = {}
 
     def __iter__(self) -> Iterator[BoardStatus]:
-        return iter(self._statuses.values())
+        return iter([self._statuses[name] for name in self._entries])
 
     def add(self, entries: Iterable[BoardEntry]) -> list[BoardEntry]:
         """Add boards; returns those that are to be connected now.
@@ -35,14 +37,27 @@ class KnownBoards:
         for entry in entries:
             known = self._entries.get(entry.name)
             if known is None:
-                self._statuses[entry.name] = BoardStatus(entry.name, reason=_CONNECTING)
+                # A board that was removed is still known, because late events may name it.
+                status = self._statuses.setdefault(entry.name, BoardStatus(entry.name))
+                status.reason = CONNECTING
             elif entry.board_id in ("", known.board_id) or not known.board_id:
                 continue
             else:
-                self._statuses[entry.name].reason = _CONNECTING
+                self._statuses[entry.name].reason = CONNECTING
             self._entries[entry.name] = entry
             new.append(entry)
         return new
+
+    def remove(self, name: str) -> bool:
+        """Forget the entry of a board; whether there was one."""
+        if self._entries.pop(name, None) is None:
+            return False
+        self._statuses[name].reason = REMOVED
+        return True
+
+    def all_entries(self) -> dict[str, BoardEntry]:
+        """The inventory entries of all boards, by their names."""
+        return dict(self._entries)
 
     def entries(self, names: Iterable[str]) -> list[BoardEntry]:
         """The inventory entries of boards, by their names."""
@@ -85,9 +100,7 @@ class KnownBoards:
 
     def settled(self, platform: str) -> bool:
         """Whether a board offers the platform, or every board has been called and none does."""
-        return platform in self._platforms or not any(
-            s.reason.startswith(_CONNECTING) for s in self
-        )
+        return platform in self._platforms or not any(s.reason.startswith(CONNECTING) for s in self)
 
     def lose_shard(self, index: int, reason: str) -> list[str]:
         """Note that a shard died, or cannot start; returns the ids of the boards it had connected.
@@ -98,10 +111,15 @@ class KnownBoards:
         for status in self.on_shard(index):
             if status.online and status.info is not None:
                 connected.append(status.info.board_id)
-            called = status.info is not None or not status.reason.startswith(_CONNECTING)
+            called = status.info is not None or not status.reason.startswith(CONNECTING)
             status.online = False
-            status.reason = reason if called else f"{_CONNECTING}: {reason}"
+            status.reason = reason if called else f"{CONNECTING}: {reason}"
         return connected
+
+    def info(self, board_id: str) -> BoardInfo | None:
+        """What a board told about itself last, by its id; None if it was never connected."""
+        status = self._statuses.get(self._names.get(board_id, ""))
+        return None if status is None else status.info
 
     def offers(self, platform: str) -> bool:
         """Whether some board offers a platform, or offered it earlier."""

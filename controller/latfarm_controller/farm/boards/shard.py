@@ -72,12 +72,19 @@ class InlineShard:
             if old is not None:
                 if entry.board_id == old.entry.board_id:
                     continue
-                await self._end(old)
+                await self._end(old, "another id is expected of the board now")
             worker = BoardWorker(
                 entry, self._settings, self._connect, self._fetch, self._emit, self._holder_of
             )
             self._workers[entry.name] = worker
             self._tasks[entry.name] = asyncio.create_task(worker.run(), name=entry.name)
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Give the leases of these boards back and forget the boards."""
+        for name in names:
+            worker = self._workers.get(name)
+            if worker is not None:
+                await self._end(worker, "the board was removed from the inventory")
 
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues; orders for boards that are gone are dropped."""
@@ -119,13 +126,14 @@ class InlineShard:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._workers.clear()
 
-    async def _end(self, worker: BoardWorker) -> None:
+    async def _end(self, worker: BoardWorker, reason: str) -> None:
         """Give the lease of a board back and end its worker."""
         board_id, task = worker.board_id, self._tasks.pop(worker.entry.name)
+        del self._workers[worker.entry.name]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if board_id:
-            self._emit(LeaseExpired(board_id, "", "another id is expected of the board now"))
+            self._emit(LeaseExpired(board_id, "", reason))
 
     def _holder_of(self, board_id: str) -> str:
         """The name of the board that is connected with an id; empty if none is."""

@@ -9,6 +9,7 @@ on this host, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -74,6 +75,13 @@ class ShardPool:
             await self._shards[status.shard].open([entry])
         except FarmError as error:  # a shard opens all its boards when it is started again
             logger.debug("board %s waits for its shard: %s", entry.name, error)
+
+    async def drop(self, name: str) -> None:
+        """Give the lease of a board back, and connect to it no more."""
+        index = self._boards.named(name).shard
+        if index >= 0:
+            with contextlib.suppress(FarmError):  # a shard that died has lost its boards already
+                await self._shards[index].drop([name])
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is looked at after each event of a board."""

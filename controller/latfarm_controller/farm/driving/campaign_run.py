@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,9 +16,11 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.answers import CampaignAnswers
-from latfarm_controller.farm.driving.board_use import BoardPatience, BoardUsage
+from latfarm_controller.farm.driving.board_use import BoardUsage
+from latfarm_controller.farm.driving.priorities import priority_of
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
+from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
@@ -29,6 +32,8 @@ MIN_AHEAD = 32
 """Requests that are under way at least, however few boards there are."""
 FLUSH_S = 1.0
 """Answers are stored at least this often, in seconds."""
+LOOK_S = 0.5
+"""Pause between two looks at whether boards work, in seconds; a look goes over all boards."""
 NETWORKS = ("network", "query")
 """The purposes of measurements of whole networks."""
 NOT_OFFERED = "NOT_OFFERED"
@@ -46,7 +51,8 @@ class CampaignStatus:
 
     `measurements` and `failures` count its answers; `remembered` of them came from the store, where
     an earlier run had left them. `remaining_s` estimates the seconds until the stage ends; it is
-    None before there is enough to estimate from.
+    None before there is enough to estimate from. `waiting_for` says why nothing can be measured
+    now; it is empty while something can. `under_way` counts the requests without an answer.
     """
 
     campaign_id: str
@@ -55,6 +61,8 @@ class CampaignStatus:
     failures: int
     remembered: int
     remaining_s: float | None
+    waiting_for: str = ""
+    under_way: int = 0
 
 
 OnProgress = Callable[[CampaignStatus], None]
@@ -83,6 +91,7 @@ class RunRequest:
     record: CampaignRecord
     scope: CampaignScope
     priority: int
+    lasting: bool
     on_progress: OnProgress | None = None
     cancel: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -99,7 +108,9 @@ class CampaignRun:
         self._record = replace(record, started_at_s=record.started_at_s or time.time(), error="")
         self._answers = CampaignAnswers()
         self._started_s = self._flushed_s = self._clock_s()
-        self._patience = BoardPatience(self._farm, self._scope, context.patience_s, context.clock_s)
+        self._waits = CampaignWaits(math.inf if request.lasting else context.patience_s)
+        self._looked_s = -math.inf
+        self._shown = False
         self._usage = BoardUsage(self._farm, self._scope, record.outcome.get("boards", {}))
         self._estimate = StageEstimate()
         self._inbox = self._farm.listen(record.campaign_id)
@@ -112,7 +123,7 @@ class CampaignRun:
         """
         state, error = "interrupted", ""
         try:
-            await self._write(state="running")
+            await self._write()
             self._answers.restore(
                 await asyncio.to_thread(self._store.campaign_measurements, self._record.campaign_id)
             )
@@ -176,8 +187,19 @@ class CampaignRun:
                 self._answers.under_way[request.request_id] = request
                 fresh.append(request)
         if fresh:
-            self._farm.submit(self._record.campaign_id, fresh, self._request.priority)
+            self._submit(fresh)
+            if not self._shown:
+                self._show()
         return asked
+
+    def _submit(self, requests: Sequence[MeasurementRequest]) -> None:
+        """Have requests measured, each with its priority."""
+        by_priority: dict[int, list[MeasurementRequest]] = {}
+        for request in requests:
+            priority = priority_of(request, self._record.kind, self._request.priority)
+            by_priority.setdefault(priority, []).append(request)
+        for priority, some in by_priority.items():
+            self._farm.submit(self._record.campaign_id, some, priority)
 
     async def _receive(self) -> None:
         """Take what arrived, and store answers at least once each `FLUSH_S` seconds."""
@@ -185,14 +207,38 @@ class CampaignRun:
         deliveries = [item for item in heard if isinstance(item, Delivery)]
         for delivery in deliveries:
             self._take(delivery)
-            self._patience.judge(delivery.measurement)
+            self._waits.judge(delivery.measurement)
         if deliveries:
             self._show()
         for item in heard:
             if isinstance(item, MeasurementsDiscarded):
                 await self._ask_again(item)
-        self._patience.look_for_boards(self._answers.platforms_under_way())
+        await self._look()
         if self._clock_s() - self._flushed_s >= FLUSH_S:
+            await self._write()
+
+    async def _look(self) -> None:
+        """Look whether something can be measured; if that has changed, tell and store it.
+
+        Raises:
+            FarmError: nothing could be measured for too long, or the farm broke.
+        """
+        self._farm.check()
+        now_s = self._clock_s()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        working = {
+            platform: self._farm.healthy(platform, self._scope.board_id)
+            for platform in self._answers.platforms_under_way()
+        }
+        story = ""
+        if not any(working.values()):
+            story = "; ".join(sorted({s.reason for s in self._farm.boards() if s.reason}))
+        before = self._waits.reason
+        self._waits.look(FarmSight(self._farm.backend_state.away, working, story), now_s)
+        if self._waits.reason != before:
+            self._show()
             await self._write()
 
     async def _heard(self) -> list[Delivery | MeasurementsDiscarded]:
@@ -230,7 +276,7 @@ class CampaignRun:
         again = self._answers.repeat_discarded(notice)
         if again:
             logger.info("%d requests are asked again", len(again))
-            self._farm.submit(self._record.campaign_id, again, self._request.priority)
+            self._submit(again)
 
     async def _discard(self, notice: MeasurementsDiscarded) -> None:
         await asyncio.to_thread(
@@ -256,6 +302,7 @@ class CampaignRun:
 
     def _show(self) -> None:
         """Report the progress to whoever asked for it."""
+        self._shown = True
         now_s = self._clock_s()
         progress = self._campaign.progress()
         # Answers that the campaign has not been told yet are measured all the same.
@@ -274,11 +321,20 @@ class CampaignRun:
                 bad,
                 self._answers.remembered,
                 remaining_s,
+                self._waits.reason,
+                len(self._answers.under_way),
             )
         )
 
-    async def _write(self, *, state: str = "running", error: str = "", final: bool = False) -> None:
-        """Store answers, let their boards forget them, and store the campaign's record."""
+    async def _write(self, *, state: str = "", error: str = "", final: bool = False) -> None:
+        """Store answers, let their boards forget them, and store the campaign's record.
+
+        Args:
+            state: what the campaign is now; empty: it runs, or waits if it has a reason.
+            error: why it ended.
+            final: whether it ends now.
+        """
+        waiting_for = "" if state else self._waits.reason
         unstored, self._answers.unstored = self._answers.unstored, []
         if unstored:
             rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
@@ -291,8 +347,9 @@ class CampaignRun:
         wall_ms = 1e3 * (self._clock_s() - self._started_s)
         self._record = replace(
             self._record,
-            state=state,
+            state=state or ("waiting" if waiting_for else "running"),
             error=error,
+            waiting_for=waiting_for,
             stage=progress.stage,
             stage_done=progress.done,
             stage_total=progress.total,

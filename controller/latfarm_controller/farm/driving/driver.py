@@ -26,7 +26,10 @@ from latfarm_controller.farm.scheduling.messages import CAMPAIGN_PRIORITY
 from latfarm_controller.store.base import CampaignRecord, Store
 
 PATIENCE_S = 600.0
-"""Seconds that a campaign waits for a working board of its platform before it is interrupted."""
+"""Seconds that a campaign waits for a working board of its platform before it is interrupted.
+
+A campaign of `latfarm serve` waits without end.
+"""
 
 
 class Driver:
@@ -36,7 +39,7 @@ class Driver:
         store: where answers and records are kept.
         farm: runs the measurements.
         clock_s: any clock that never goes back, in seconds.
-        patience_s: how long a campaign waits for a working board of its platform before it stops.
+        patience_s: how long a campaign that is not `lasting` waits for a working board.
         observer: told of what is stored, and of measured networks.
     """
 
@@ -60,6 +63,7 @@ class Driver:
         *,
         priority: int = CAMPAIGN_PRIORITY,
         scope: CampaignScope | None = None,
+        lasting: bool = False,
     ) -> CampaignRecord:
         """Run a campaign to its end; returns the record as it was stored last.
 
@@ -76,6 +80,7 @@ class Driver:
             priority: requests with a higher priority are measured first.
             scope: where to measure; by default, the record's platform on all boards. A request for
                 one of several platforms fails alone if no board offers its platform.
+            lasting: whether it waits without end for boards that work.
 
         Raises:
             StoreError: the store cannot be read or written.
@@ -85,6 +90,7 @@ class Driver:
             record,
             scope or CampaignScope((record.platform,)),
             priority,
+            lasting,
             on_progress,
             cancel or asyncio.Event(),
         )

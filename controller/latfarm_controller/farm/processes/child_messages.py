@@ -65,6 +65,14 @@ class OpenBoards:
 
 
 @dataclass(frozen=True, slots=True)
+class DropBoards:
+    """Have a shard give boards back and forget them; `names` are theirs in the inventory."""
+
+    shard: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DispatchOrders:
     """Put requests into the queues of a shard's boards."""
 
@@ -109,6 +117,7 @@ class CloseShard:
 ShardRequest = (
     StartShard
     | OpenBoards
+    | DropBoards
     | DispatchOrders
     | WithdrawOrder
     | AcknowledgeResults
@@ -190,7 +199,7 @@ class ShardDied:
 
 MESSAGES: tuple[type[Any], ...] = (
     *(ChildOptions, ChildCall, ChildAnswer, StoredModel),
-    *(BuildModels, StartShard, OpenBoards, DispatchOrders, WithdrawOrder),
+    *(BuildModels, StartShard, OpenBoards, DropBoards, DispatchOrders, WithdrawOrder),
     *(AcknowledgeResults, ProbeBoard, CloseShard),
     *(RayUp, RayLost, ChildBeat, ShardHeard, ShardDied),
 )

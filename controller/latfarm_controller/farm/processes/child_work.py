@@ -22,6 +22,7 @@ from latfarm_controller.farm.processes.child_messages import (
     ChildRequest,
     CloseShard,
     DispatchOrders,
+    DropBoards,
     OpenBoards,
     ProbeBoard,
     ShardDied,
@@ -97,6 +98,8 @@ class ChildWork:
                 pump.add_done_callback(self._pumps.discard)
             case OpenBoards(number, entries):
                 await self._shard(number).call("open", list(entries))
+            case DropBoards(number, names):
+                await self._shard(number).call("drop", list(names))
             case DispatchOrders(number, orders):
                 told = [await self._for_ray(order) for order in orders]
                 await self._shard(number).call("dispatch", told)

@@ -28,6 +28,7 @@ from latfarm_controller.farm.processes.child_messages import (
     ChildRequest,
     CloseShard,
     DispatchOrders,
+    DropBoards,
     OpenBoards,
     ProbeBoard,
     StartShard,
@@ -88,6 +89,10 @@ class RemoteShard:
     async def open(self, entries: Sequence[BoardEntry]) -> None:
         """Connect to these boards from now on."""
         await self._call(OpenBoards(self._number, tuple(entries)))
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Give the leases of these boards back and forget the boards."""
+        await self._call(DropBoards(self._number, tuple(names)))
 
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues."""

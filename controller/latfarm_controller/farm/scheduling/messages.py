@@ -12,6 +12,8 @@ from latfarm_predictors.measurement import Measurement, Settings
 
 CAMPAIGN_PRIORITY = 0
 """Priority of a campaign's requests."""
+CALIBRATION_PRIORITY = 5
+"""Priority of the networks that calibrate a characterisation; its bundle waits for them."""
 QUERY_PRIORITY = 10
 """Priority of a query, for which somebody waits.
 
@@ -115,6 +117,13 @@ class ResultReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerFound:
+    """The answer to a request was found where an earlier controller left it, in a board's spool."""
+
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """A board gave a request back without a result: not started, or stopped as it was asked to."""
 
@@ -195,6 +204,7 @@ Event = (
     | LeaseExpired
     | RequestsQueued
     | ResultReceived
+    | AnswerFound
     | Withdrawn
     | BuildReady
     | BuildFailed

@@ -13,6 +13,8 @@ It promises, whatever the order of events:
 - A board that was drained or quarantined by a decision (`latfarm boards drain|quarantine`) gets no
   new work, and requests that wait at it go to other boards. A drained board finishes the request
   that it runs; a quarantined board is stopped.
+- Requests with a higher priority go first. Campaigns of one priority get equal shares of the time
+  of boards, however many requests they submit and however long these take (`board_time`).
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
   is built or builders are started: building and measuring take turns, in batches.
 - While there are no builders, requests whose models are built are measured, and the others wait.
@@ -32,6 +34,7 @@ from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.farm.scheduling.board_trust import BoardTrust
 from latfarm_controller.farm.scheduling.messages import (
     CHECK,
+    AnswerFound,
     BoardHeld,
     BoardJoined,
     BoardLost,
@@ -121,6 +124,8 @@ class Scheduler:
                     self._requests.submit(event.campaign_id, work, event.priority)
             case ResultReceived():
                 self._result(event, now_s)
+            case AnswerFound():
+                self._found(event)
             case Withdrawn():
                 self._withdrawn(event)
             case BuildReady():
@@ -133,6 +138,7 @@ class Scheduler:
                 self._trust.probed(event, now_s)
             case CampaignCancelled():
                 self._requests.cancel(event.campaign_id)
+                self._state.shares.forget(event.campaign_id)
             case BoardHeld():
                 self._trust.hold(event)
         board = self._state.boards.get(getattr(event, "board_id", ""))
@@ -182,6 +188,8 @@ class Scheduler:
         expected = job is not None and job.board == event.board_id
         if board is not None:
             self._judge(board, event, failed=failed, expected=expected, now_s=now_s)
+        if job is not None and expected:
+            self._state.settle_cost(job, event.busy_ms)
         if job is None or (failed and not expected):
             self._forget(event)
             return
@@ -200,6 +208,15 @@ class Scheduler:
             self._requests.fail(job, measurement, event.board_id, now_s)
         else:
             self._requests.deliver(job, measurement, "" if failed else event.board_id)
+
+    def _found(self, event: AnswerFound) -> None:
+        """Deliver an answer that was measured before; it says nothing about any board now."""
+        job = self._state.jobs.get(event.measurement.request_id)
+        if job is None:
+            return
+        if job.board:
+            self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
+        self._requests.deliver(job, event.measurement, "")
 
     def _judge(
         self,

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from latfarm_controller.farm.scheduling.board_room import BoardRoom
+from latfarm_controller.farm.scheduling.board_time import BoardTimeShares
 from latfarm_controller.farm.scheduling.messages import ModelSpec, Work
 from latfarm_controller.farm.scheduling.state import (
     Policy,
@@ -32,6 +33,7 @@ class SchedulerState:
         boards: boards by id, in the order in which they became known.
         models: the models that open requests need.
         batches: the builds under way: for each, the models for which no answer has come.
+        shares: how much board time campaigns got.
         waiting: the queued requests.
         room: where boards have room.
         held_bytes: the bytes of all models that are built or being built.
@@ -46,7 +48,8 @@ class SchedulerState:
         self.boards: dict[str, ScheduledBoard] = {}
         self.models: dict[ModelSpec, ScheduledModel] = {}
         self.batches: list[set[ModelSpec]] = []
-        self.waiting = WaitingJobs()
+        self.shares = BoardTimeShares()
+        self.waiting = WaitingJobs(self.shares)
         self.room = BoardRoom(policy)
         self.held_bytes = 0
         self.withdrawing: set[str] = set()
@@ -90,6 +93,7 @@ class SchedulerState:
         """Forget a request; returns its model."""
         model = self.models[job.work.model]
         self.waiting.remove(job, model)
+        self.settle_cost(job, 0.0)
         self._count(job, -1)
         self.withdrawing.discard(job.work.request_id)
         model.jobs.discard(job.work.request_id)
@@ -100,8 +104,18 @@ class SchedulerState:
         """Give a queued request to a board."""
         self.waiting.remove(job, self.models[job.work.model])
         job.board = board.board_id
+        account, boards = job.account, self.room.usable[job.work.platform]
+        job.charged = (account, self.shares.charge(account, board.platforms, boards))
         board.assigned.append(job.work.request_id)
         self.room.settle(board)
+
+    def settle_cost(self, job: ScheduledJob, took_ms: float) -> None:
+        """Charge for the board time that a request took, if that was not done before."""
+        if job.charged is not None:
+            (account, charged_ms), job.charged = job.charged, None
+            self.shares.correct(account, charged_ms, took_ms)
+            if took_ms > 0:
+                self.shares.learn(account, took_ms)
 
     def withdraw(self, job: ScheduledJob) -> None:
         """Note that the board of a request was asked to give it back."""
@@ -110,6 +124,7 @@ class SchedulerState:
 
     def enqueue(self, job: ScheduledJob) -> None:
         """Queue a request again that its board does not have any more."""
+        self.settle_cost(job, 0.0)
         job.board, job.withdrawing = "", False
         self.withdrawing.discard(job.work.request_id)
         if job.not_before_s > self.now_s:

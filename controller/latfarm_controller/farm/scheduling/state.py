@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from latfarm_controller.farm.scheduling.board_time import Account
 from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work
 
 
@@ -73,6 +74,7 @@ class ScheduledJob:
         kills: how many boards were lost while they measured it.
         tried: ids of the boards where it failed.
         story: what happened to it, a line for each failure.
+        charged: the account that is charged for it while a board has it, and the amount in ms.
     """
 
     work: Work
@@ -85,6 +87,7 @@ class ScheduledJob:
     kills: int = 0
     tried: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
+    charged: tuple[Account, float] | None = None
 
     @property
     def priority(self) -> int:
@@ -92,9 +95,11 @@ class ScheduledJob:
         return max(self.owners.values(), default=0)
 
     @property
-    def key(self) -> tuple[int, int]:
-        """What queues sort by: the most urgent request first, then the oldest."""
-        return (-self.priority, self.number)
+    def account(self) -> Account:
+        """The account that pays for it: that of the most urgent owner, the first of equal ones."""
+        owners = self.owners
+        owner = max(owners, key=owners.__getitem__) if len(owners) > 1 else next(iter(owners), "")
+        return Account(owner, self.work.platform)
 
     def tell(self) -> str:
         """What happened to the request so far, in one line."""

@@ -13,48 +13,85 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
+from typing import NamedTuple
 
+from latfarm_controller.farm.scheduling.board_time import Account, BoardTimeShares
 from latfarm_controller.farm.scheduling.state import ScheduledJob, ScheduledModel
 
-Key = tuple[int, int]
-"""What queues sort by; see `ScheduledJob.key`."""
+Order = tuple[int, float, int]
+"""What requests are taken by: urgency, board time of the account, number. Lower ones come first."""
+
+
+class JobPlace(NamedTuple):
+    """Where a request is in a queue: urgency (the priority, negated), account and number."""
+
+    urgency: int
+    account: Account
+    number: int
 
 
 class JobQueue:
-    """Requests in the order of their keys, the most urgent first."""
+    """Requests, the most urgent first; of equal ones, those of the account that got least.
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[Key, str]] = []
+    Args:
+        shares: the accounts.
+    """
 
-    def __iter__(self) -> Iterator[tuple[Key, str]]:
-        return iter(self._entries)
+    def __init__(self, shares: BoardTimeShares) -> None:
+        self._shares = shares
+        self._lanes: dict[int, dict[Account, list[tuple[int, str]]]] = {}
+        self._size = 0
+
+    def __iter__(self) -> Iterator[tuple[Order, str]]:
+        for urgency in sorted(self._lanes):
+            lane = self._lanes[urgency]
+            turns = [self._in_turn(urgency, account, jobs) for account, jobs in lane.items()]
+            yield from turns[0] if len(turns) == 1 else merge(*turns)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._size
 
     @property
     def priority(self) -> int:
         """The priority of the most urgent request.
 
         Raises:
-            IndexError: the queue is empty.
+            ValueError: the queue is empty.
         """
-        return -self._entries[0][0][0]
+        return -min(self._lanes)
 
-    def put(self, key: Key, request_id: str) -> None:
+    def put(self, place: JobPlace, request_id: str) -> None:
         """Insert a request at its place."""
-        insort(self._entries, (key, request_id))
+        lane = self._lanes.setdefault(place.urgency, {})
+        insort(lane.setdefault(place.account, []), (place.number, request_id))
+        self._size += 1
 
-    def remove(self, key: Key, request_id: str) -> None:
-        """Take out a request that was put in with that key.
+    def remove(self, place: JobPlace, request_id: str) -> None:
+        """Take out a request that was put in at that place.
 
         Raises:
             KeyError: it is not in the queue.
         """
-        place = bisect_left(self._entries, (key, request_id))
-        if place == len(self._entries) or self._entries[place][1] != request_id:
+        lane = self._lanes[place.urgency]
+        jobs = lane[place.account]
+        at = bisect_left(jobs, (place.number, request_id))
+        if at == len(jobs) or jobs[at][1] != request_id:
             raise KeyError(request_id)
-        del self._entries[place]
+        del jobs[at]
+        self._size -= 1
+        if not jobs:
+            del lane[place.account]
+            if not lane:
+                del self._lanes[place.urgency]
+
+    def _in_turn(
+        self, urgency: int, account: Account, jobs: Sequence[tuple[int, str]]
+    ) -> Iterator[tuple[Order, str]]:
+        """The requests of an account, each charged with those before it."""
+        used_ms, cost_ms = self._shares.used_ms(account), self._shares.cost_ms(account)
+        for number, request_id in jobs:
+            yield (urgency, used_ms, number), request_id
+            used_ms += cost_ms
 
 
 Queues = dict[str, JobQueue]
@@ -64,17 +101,21 @@ Queues = dict[str, JobQueue]
 class WaitingJobs:
     """Puts queued requests where they belong, and takes them out again.
 
+    Args:
+        shares: how much board time campaigns got.
+
     Attributes:
         ready: the requests of each platform that a board may run now.
         pinned: the requests of each board that ask for it and that it may run now.
         unbuilt: the requests of each platform whose models may be built now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shares: BoardTimeShares) -> None:
+        self._shares = shares
         self.ready: Queues = {}
         self.pinned: Queues = {}
         self.unbuilt: Queues = {}
-        self._places: dict[str, tuple[Queues, str, Key]] = {}
+        self._places: dict[str, tuple[Queues, str, JobPlace]] = {}
         self._sizes: list[int] = []
 
     @property
@@ -101,16 +142,19 @@ class WaitingJobs:
         else:
             queues, name = self.unbuilt, work.platform
             insort(self._sizes, model.size_bytes)
-        queues.setdefault(name, JobQueue()).put(job.key, work.request_id)
-        self._places[work.request_id] = (queues, name, job.key)
+        if name not in queues:
+            queues[name] = JobQueue(self._shares)
+        at = JobPlace(-job.priority, job.account, job.number)
+        queues[name].put(at, work.request_id)
+        self._places[work.request_id] = (queues, name, at)
 
     def remove(self, job: ScheduledJob, model: ScheduledModel) -> None:
         """Take a request out of its queue, if it is in one."""
         place = self._places.pop(job.work.request_id, None)
         if place is None:
             return
-        queues, name, key = place
-        queues[name].remove(key, job.work.request_id)
+        queues, name, at = place
+        queues[name].remove(at, job.work.request_id)
         if not queues[name]:
             del queues[name]
         if queues is self.unbuilt:
@@ -118,7 +162,7 @@ class WaitingJobs:
 
 
 def in_order(queues: Sequence[JobQueue]) -> Iterator[str]:
-    """The ids of the requests in some queues, the most urgent first."""
-    entries: Iterable[tuple[Key, str]] = queues[0] if len(queues) == 1 else merge(*queues)
+    """The ids of the requests in some queues, in the order of `Order`."""
+    entries: Iterable[tuple[Order, str]] = queues[0] if len(queues) == 1 else merge(*queues)
     for _, request_id in entries:
         yield request_id

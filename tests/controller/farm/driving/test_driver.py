@@ -165,7 +165,7 @@ def test_a_board_that_stays_sick_interrupts_the_campaign(lab: Lab, store: DuckDB
     board.answer = broken
 
     async def scenario() -> CampaignRecord:
-        async with lab.farm(quarantine_s=1000.0) as farm:
+        async with lab.farm(quarantine_s=1000.0, quarantine_cap_s=1000.0) as farm:
             await farm.wait_for("p", 60)
             return await Driver(store, farm, patience_s=0.01).run(rounds(lab, 20), RECORD)
 

@@ -20,7 +20,8 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards import shard_pool
 from latfarm_controller.farm.boards.interfaces import BuilderState, ShardSettings
-from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes import cleanup
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions

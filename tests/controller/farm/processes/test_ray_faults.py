@@ -21,7 +21,8 @@ from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.farm.boards import shard_pool
 from latfarm_controller.farm.boards.interfaces import FarmBackend, ShardSettings
 from latfarm_controller.farm.driving.driver import Driver
-from latfarm_controller.farm.farm import Farm, host_boot_id
+from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.processes.backends import InlineBackend, RayBackend, RayOptions
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
