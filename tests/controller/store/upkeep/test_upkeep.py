@@ -179,8 +179,15 @@ def test_a_half_written_database_is_refused(path: Path) -> None:
     data = path.read_bytes()
     for size in (4096, 12_288, len(data) // 2, len(data) - 4096):
         path.write_bytes(data[:size])
-        with pytest.raises(StoreError, match="half written|Could not read enough"):
-            DuckDBStore(path)
+        if size < len(data) - 4096:
+            with pytest.raises(StoreError, match=r"half written|Could not read enough"):
+                DuckDBStore(path)
+            continue
+        try:  # what is cut off may be the unused end of the last block
+            found = sizes(path)
+        except StoreError:
+            continue
+        assert len(found) == 30
     path.write_bytes(data)
     assert len(sizes(path)) == 30
 
