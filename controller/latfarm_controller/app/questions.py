@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from latfarm_controller.app.lookups import Lookups
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.app.question import ALONE, Ended, Event, Found, GraphNeeded, Question
 from latfarm_controller.app.stored_answers import StoredAnswers
@@ -45,6 +46,7 @@ class Questions:
         platforms: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._stored = stored
+        self._lookups = Lookups(stored)
         self._driver = driver
         self._pools = pools
         self._platforms = platforms
@@ -69,7 +71,7 @@ class Questions:
         """
         question.check()
         self._check_open()
-        (found,) = await asyncio.to_thread(self._stored.find, [question])
+        found = await self._lookups.find(question)
         if found is not None:
             yield found
             return

@@ -4,7 +4,7 @@ It is derived from the tables and never stored: it is built when it is first ask
 process that writes the store keeps it up to date. It only says which row to read; whoever reads the
 row checks that it is of the network that was asked for.
 
-A row takes 41 bytes: numbers in arrays that are sorted by the network's hash, and an order by the
+A row takes 49 bytes: numbers in arrays that are sorted by the network's hash, and an order by the
 graph's. Rows that came since the arrays were made lie in a small dictionary until it is merged.
 """
 
@@ -125,8 +125,10 @@ class _Columns(NamedTuple):
     told_at_s: Numbers
     kind: Numbers
     unstable: Numbers
+    graph_sorted: Numbers
+    """The marks of the graphs in their own order."""
     by_graph: Numbers
-    """The rows' positions in the order of their graphs' marks."""
+    """The position of the row of each of them."""
 
 
 def _sorted(parts: Sequence[Sequence[Any]]) -> _Columns:
@@ -141,7 +143,7 @@ def _sorted(parts: Sequence[Sequence[Any]]) -> _Columns:
     order = np.argsort(joined[0], kind="stable")
     columns = [column[order] for column in joined]
     by_graph = np.argsort(columns[1], kind="stable").astype(np.uint32)
-    return _Columns._make([*columns, by_graph])
+    return _Columns._make([*columns, columns[1][by_graph], by_graph])
 
 
 class AnswerIndex:
@@ -290,12 +292,9 @@ class AnswerIndex:
         return [*rows, *(self._fresh[p] for p in fresh if self._fresh[p].kind in kinds)]
 
     def _graph_range(self, graph: int) -> tuple[int, int]:
-        columns = self._columns
-        low, high = (
-            int(np.searchsorted(columns.graph, np.uint64(graph), side, sorter=columns.by_graph))
-            for side in ("left", "right")
-        )
-        return low, high
+        marked, value = self._columns.graph_sorted, np.uint64(graph)
+        low = np.searchsorted(marked, value, side="left")
+        return int(low), int(np.searchsorted(marked, value, side="right"))
 
     def _of_kinds(self, places: Numbers, kinds: dict[int, Kind]) -> list[int]:
         """Those of the places whose row has one of the kinds."""
