@@ -65,6 +65,6 @@ class Lookups:
             for _, answer in together:
                 answer.cancel()
             raise
-        for (_, answer), each in zip(together, found, strict=True):
+        for (_, answer), known in zip(together, found, strict=True):
             if not answer.done():  # its caller may have left
-                answer.set_result(each)
+                answer.set_result(known)
