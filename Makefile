@@ -144,7 +144,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-graphs bench-networks bench-padding bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -178,6 +178,9 @@ bench-networks: setup ## networks that a predictor has never seen, beside every 
 
 bench-padding: setup ## errors from single-layer, padded and profiled kernel times, as a table of the paper's
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)
+
+bench-query: setup ## hits on a store of 1,000,000 rows: latency, rate, memory; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.query.bench $(or $(BENCH_FLAGS),--write benchmarks/query/query.json)
 
 bench-sampling: setup ## samplers x regressors on real convolution timings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.offline --write $(BENCH_FLAGS)

@@ -26,8 +26,7 @@ from latfarm_controller.farm.boards.interfaces import FarmBackend
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
-from latfarm_controller.farm.processes.backends import InlineBackend, RayBackend
-from latfarm_controller.farm.processes.ray_runtime import RayRuntime
+from latfarm_controller.farm.processes.backends import InlineBackend, RayBackend, RayOptions
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -143,7 +142,8 @@ async def serve(options: argparse.Namespace) -> None:
             began_s = time.monotonic()
             await farm.add_boards(Registry(folder / "boards.json").list())
             async with asyncio.timeout(JOIN_S):
-                while len(farm.pool(PLATFORM)) < options.boards:
+                # Ray, which builds models, starts beside the boards.
+                while len(farm.pool(PLATFORM)) < options.boards or not farm.builders.slots:
                     await asyncio.sleep(0.05)
             _tell(join_s=time.monotonic() - began_s)
             await _told_to("measure")
@@ -170,7 +170,7 @@ async def serve(options: argparse.Namespace) -> None:
 def _backend(folder: Path, *, inline: bool) -> FarmBackend:
     if inline:
         return InlineBackend()
-    return RayBackend(RayRuntime(folder / "ray"))
+    return RayBackend(RayOptions(folder / "ray"))
 
 
 def _tell(**figures: float) -> None:

@@ -78,9 +78,9 @@ def slower_npu() -> dict[str, Any]:
 
 
 PROFILES: dict[str, dict[str, Any]] = {
-    "npu": simulated_boards.PROFILES["npu"],
+    "npu": dict(simulated_boards.PROFILES["npu"]),
     "slower-npu": slower_npu(),
-    "cpu": simulated_boards.PROFILES["cpu"],
+    "cpu": dict(simulated_boards.PROFILES["cpu"]),
 }
 
 

@@ -13,6 +13,7 @@ ControllerError (exit 1)
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it
+├── NotMeasuredError (exit 1)      a question has no stored answer, and nothing may be measured
 ├── WheelError (exit 1)            wheels for a board cannot be built or fetched
 └── FarmError (exit 1)             no board can run it, or a shard or builder died
     └── RayAwayError                   Ray does not run now; it is started again
@@ -72,6 +73,10 @@ class StoreError(ControllerError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store; the message names it."""
+
+
+class NotMeasuredError(ControllerError):
+    """The store has no answer to a question that forbids to measure."""
 
 
 class WheelError(ControllerError):

@@ -13,10 +13,12 @@ import os
 import signal
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from latfarm_controller.app.question import Question
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -121,7 +123,7 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         def go_on() -> bool:
             """Query another network, because rates need new data; look at panels and alerts."""
             graph = network(next(widths))
-            client.query(graph, platform)
+            client.query(replace(Question.about(graph, platform), tier="survey"))
             farm.predict(graph, platform)
             for title, expr in list(unheard):
                 if farm.query(expression({"expr": expr}, WINDOW)):

@@ -19,6 +19,7 @@ from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
+from latfarm_controller.platform_name import did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +304,8 @@ def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
     """The message for a platform that no board offers, with the platforms that are known."""
     known = sorted({p.name for view in views if view.info for p in view.info.platforms})
     silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
-    text = f"unknown platform {platform!r}; known: {_some(known, ', ')}{hint(platform, known)}"
+    text = f"unknown platform {platform!r}; known: {_some(known, ', ')}"
+    text += did_you_mean(platform, known) or hint(platform, known)
     if not views:
         return f"{text}; there is no board: latfarm boards add NAME HOST:PORT"
     return f"{text}; not reachable: {_some(silent, '; ')}" if silent else text

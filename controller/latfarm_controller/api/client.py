@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import grpc
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from latfarm_controller.api import messages
+from latfarm_controller.api import messages, query_messages
 from latfarm_controller.api.error_codes import error_of
+from latfarm_controller.app.question import Found, GraphNeeded, Question
 from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
-from latfarm_controller.errors import ControllerError
+from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.base import BoardEvent
 
-if TYPE_CHECKING:
-    from latfarm_predictors.graph.graph import Graph
+BATCH_BYTES = 16 << 20
+"""Most bytes of networks in one call, a quarter of what a message may have."""
+HASHED_BYTES = 1024
+"""Size that a question without its network counts for, so that a call asks 16,384 of them."""
 
 
 class ControllerClient:
@@ -139,41 +143,78 @@ class ControllerClient:
 
     def query(
         self,
-        graph: Graph,
-        platform: str,
+        question: Question,
         *,
-        tier: str = "",
-        refresh: bool = False,
-        energy: bool = False,
         on_progress: Callable[[str], None] = lambda _text: None,
-    ) -> tuple[Measurement, bool]:
+    ) -> Found:
         """The latency of a network, from the store or measured on a board.
 
+        The hashes of the network are sent first, and the network itself only if a board needs it.
+
         Args:
-            graph: the network.
-            platform: the platform to answer for.
-            tier: `survey` or `publish`, which measures longer; empty: `survey`.
-            refresh: measure even if the store has an answer.
-            energy: measure what an inference costs, too.
+            question: about which network and platform, and what answers it.
             on_progress: called with texts for people while a board measures.
 
         Returns:
-            The measurement, and whether the store had it. `SlowCore.told_by(measurement)` corrects
-            it like the predictions of the platform's newest bundle.
+            The answer. `SlowCore.told_by(measurement)` corrects its measurement like the
+            predictions of the platform's newest bundle.
         """
-        request = pb.QueryRequest(
-            graph_json=graph.dumps().encode(),
-            platform=platform,
-            tier=tier,
-            refresh=refresh,
-            energy=energy,
-        )
-        for event in self._stream(self._stub.Query(request)):
-            if event.WhichOneof("event") == "progress":
-                on_progress(event.progress)
-            else:
-                return messages.measurement_from_pb(event.answer.measurement), event.answer.hit
+        for with_graph in (not question.stored, True):
+            request = query_messages.question_to_pb(question, with_graph=with_graph)
+            for event in self._stream(self._stub.Query(request)):
+                kind = event.WhichOneof("event")
+                if kind == "progress":
+                    on_progress(event.progress)
+                elif kind == "answer":
+                    return query_messages.found_from_pb(event.answer)
+            if question.graph is None:
+                raise UsageError(
+                    f"the store has no answer for {question.graph_hash}; to measure it, give the "
+                    "network itself"
+                )
         raise ControllerError("the controller ended the query without an answer")
+
+    def query_many(
+        self, questions: Sequence[Question]
+    ) -> Iterator[tuple[int, Found | ControllerError]]:
+        """Ask many questions; answers come as soon as they are there.
+
+        Yields:
+            The position of each question with its answer, or with the error that ended it alone.
+        """
+        needed = [place for place, question in enumerate(questions) if not question.stored]
+        by_hash = [place for place, question in enumerate(questions) if question.stored]
+        for places in batches(by_hash, lambda _place: HASHED_BYTES):
+            for place, end in self._ends(questions, places, with_graph=False):
+                if not isinstance(end, GraphNeeded):
+                    yield place, end
+                elif questions[place].graph is None:
+                    text = f"the store has no answer for {questions[place].graph_hash}"
+                    yield place, UsageError(f"{text}; to measure it, give the network itself")
+                else:
+                    needed.append(place)
+        graphs = {place: questions[place].graph for place in needed}
+        sizes = {place: len(graph.dumps()) if graph else 0 for place, graph in graphs.items()}
+        for places in batches(sorted(needed), sizes.__getitem__):
+            for place, end in self._ends(questions, places, with_graph=True):
+                if isinstance(end, GraphNeeded):
+                    yield place, UsageError("to measure, give the network itself")
+                else:
+                    yield place, end
+
+    def _ends(
+        self, questions: Sequence[Question], places: Sequence[int], *, with_graph: bool
+    ) -> Iterator[tuple[int, Found | GraphNeeded | ControllerError]]:
+        """Ask the questions at some places, in one call."""
+        request = pb.QueryManyRequest(
+            questions=[
+                query_messages.question_to_pb(questions[place], with_graph=with_graph)
+                for place in places
+            ]
+        )
+        for event in self._stream(self._stub.QueryMany(request)):
+            for end in event.ends:
+                yield places[end.place], query_messages.end_from_pb(end)
 
     def results(
         self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
@@ -207,3 +248,18 @@ class ControllerClient:
         found = self._call(lambda: self._stub.Report(request))
         facts: dict[str, Any] = json.loads(found.facts_json)
         return facts
+
+
+def batches(places: Sequence[int], size_bytes: Callable[[int], int]) -> Iterator[list[int]]:
+    """Divide places into lists whose sizes add up to at most `BATCH_BYTES`, or that have one."""
+    batch: list[int] = []
+    total_bytes = 0
+    for place in places:
+        size = size_bytes(place)
+        if batch and total_bytes + size > BATCH_BYTES:
+            yield batch
+            batch, total_bytes = [], 0
+        batch.append(place)
+        total_bytes += size
+    if batch:
+        yield batch

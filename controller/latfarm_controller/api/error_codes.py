@@ -38,22 +38,36 @@ async def abort(context: Any, error: Exception) -> None:
     code = next((code for kind, code in STATUS if isinstance(error, kind)), None)
     if code is None:
         raise error
+    name, text = told(error)
+    await context.abort(code, text, ((ERROR_KEY, name),))
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """The name of the class and the text with which a client rebuilds an error (`rebuilt`)."""
     name = "UsageError" if isinstance(error, PredictorsError) else "ControllerError"
     if isinstance(error, errors.ControllerError):
         name = type(error).__name__
     text = str(error) or type(error).__name__
     if len(text) > LONGEST_ERROR:
         text = f"{text[:LONGEST_ERROR]}..."
-    await context.abort(code, text, ((ERROR_KEY, name),))
+    return name, text
+
+
+def rebuilt(name: str, text: str) -> errors.ControllerError | None:
+    """The error of a class of ours, by its name; None if there is no such class."""
+    known = {cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type)}
+    kind = known.get(name)
+    if kind is not None and issubclass(kind, errors.ControllerError):
+        return kind(text)
+    return None
 
 
 def error_of(rpc_error: grpc.RpcError) -> Exception:
     """Rebuild the error that the service raised, on the client's side."""
     names = dict(rpc_error.trailing_metadata() or ())
-    known = {cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type)}
-    kind = known.get(str(names.get(ERROR_KEY, "")))
-    if kind is not None and issubclass(kind, errors.ControllerError):
-        return kind(rpc_error.details())
+    found = rebuilt(str(names.get(ERROR_KEY, "")), rpc_error.details())
+    if found is not None:
+        return found
     if rpc_error.code() is grpc.StatusCode.UNAVAILABLE:
         return errors.ControllerError(
             "the controller went away during the call; run the command again to continue"

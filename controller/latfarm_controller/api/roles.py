@@ -29,6 +29,7 @@ METHODS: Mapping[str, str] = {
     "QuarantineBoard": OPERATOR,
     "ResumeBoard": OPERATOR,
     "Query": OPERATOR,  # it may have to measure
+    "QueryMany": OPERATOR,
     "StartCampaign": OPERATOR,
     "ResumeCampaign": OPERATOR,
     "CancelCampaign": OPERATOR,

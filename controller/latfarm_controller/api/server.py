@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -88,7 +89,9 @@ class ControllerServer:
     async def _open(self, wait_s: float, public: bool, listen: str) -> None:
         await self._take_lock(max(wait_s, self._config.lock_wait_ms / 1000.0))
         self._config.make_dirs()  # the process that we waited for may have removed some
-        self._store = store = await asyncio.to_thread(DuckDBStore, self._config.store_file)
+        # One question does not repay an index, many do.
+        opened = partial(DuckDBStore, self._config.store_file, index=public)
+        self._store = store = await asyncio.to_thread(opened)
         holder = f"latfarm-{os.getpid()}"
         fleet = Fleet(self._config, holder)
         options = RayOptions(

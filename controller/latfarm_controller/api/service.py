@@ -6,6 +6,7 @@ Errors that the controller raises on purpose end the call with the status code t
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
@@ -15,9 +16,10 @@ from typing import Any
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from latfarm_controller.api import error_codes, messages
+from latfarm_controller.api import error_codes, messages, query_messages
 from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
+from latfarm_controller.app.question import GraphNeeded
 from latfarm_controller.audit import AuditLog
 
 ACTOR_KEY = "latfarm-actor-bin"
@@ -141,7 +143,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def Predict(self, request: pb.PredictRequest) -> Any:
         """Predict a latency from the newest bundle of a platform."""
         answer, energy = await self._controller.predict(
-            messages.graph_from_json(request.graph_json),
+            await asyncio.to_thread(messages.graph_from_json, request.graph_json),
             request.platform,
             request.coverage or DEFAULT_COVERAGE,
             request.energy,
@@ -154,19 +156,21 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
         """Find the latency in the store, else have a board measure it."""
-        async for event in self._controller.questions.ask(
-            messages.graph_from_json(request.graph_json),
-            request.platform,
-            request.tier,
-            request.refresh,
-            request.energy,
-        ):
+        question = await asyncio.to_thread(query_messages.question_from_pb, request)
+        async for event in self._controller.questions.ask(question):
             if isinstance(event, str):
                 yield pb.QueryEvent(progress=event)
+            elif isinstance(event, GraphNeeded):
+                yield pb.QueryEvent(graph_needed=True)
             else:
-                measurement, hit = event
-                message = messages.measurement_to_pb(measurement)
-                yield pb.QueryEvent(answer=pb.QueryAnswer(measurement=message, hit=hit))
+                yield pb.QueryEvent(answer=query_messages.found_to_pb(event))
+
+    @_streams
+    async def QueryMany(self, request: pb.QueryManyRequest) -> Any:
+        """Answer many questions as their answers come; one that fails ends alone."""
+        questions = await asyncio.to_thread(query_messages.questions_from_pb, request)
+        async for ends in self._controller.questions.ask_many(questions):
+            yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
 
     @_answers
     async def StartCampaign(self, request: pb.StartCampaignRequest) -> Any:

@@ -19,6 +19,7 @@ from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
+from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
@@ -71,7 +72,10 @@ class Controller:
         )
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
         self._notes = NewestNotes(config.bundles_dir)
-        self.questions = Questions(store, driver, self._pools, self._notes)
+        stored = StoredAnswers(store, self._notes)
+        self.questions = Questions(
+            stored, driver, self._pools, lambda: tuple(bundles.newest(config.bundles_dir))
+        )
 
     async def boards(self) -> list[BoardSummary]:
         """All boards of the inventory, reachable or not."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +14,7 @@ from typing import Any
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.agents.fleet import Fleet
-from latfarm_controller.app import comparison
+from latfarm_controller.app import campaign_names, comparison
 from latfarm_controller.app.patient_run import (
     CANCELLED,
     INTERRUPTED,
@@ -27,12 +25,9 @@ from latfarm_controller.app.patient_run import (
 )
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.summaries import CampaignFigures
-from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
-from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.farm.driving.driver import Driver
-from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.nearest_names import hint
@@ -41,13 +36,6 @@ from latfarm_controller.training import bundles
 from latfarm_controller.training.training import train
 
 logger = logging.getLogger(__name__)
-PAUSED = "paused"
-REMOVED = "removed"
-"""State of a campaign that a person took out of all lists."""
-UNFINISHED = frozenset({RUNNING, WAITING, PAUSED, INTERRUPTED})
-"""States of campaigns whose results boards keep, as they may ask for them again."""
-HIDDEN = (QueryCampaign.kind, CheckCampaign.kind)
-"""Kinds of campaigns that only answer one question, and are not listed."""
 WATCH_S = 5.0
 """Longest time without a message to those who watch a campaign, in seconds.
 
@@ -59,12 +47,6 @@ CLOSE_S = 30.0
 
 class _StoppedError(ControllerError):
     """The training was stopped by a user."""
-
-
-def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) -> str:
-    """The id of a campaign; it is equal for equal kind, platform, configuration and name."""
-    text = json.dumps([kind, platform, config, name], sort_keys=True)
-    return f"{kind}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 class CampaignRuns:
@@ -140,7 +122,7 @@ class CampaignRuns:
             UsageError: the kind or platform is not known, or the configuration is wrong.
         """
         await asyncio.to_thread(make_campaign, kind, platform, config)  # raises an error early
-        key = campaign_id(kind, platform, config, name)
+        key = campaign_names.campaign_id(kind, platform, config, name)
         if kind in COMPARING:
             config = comparison.compared(platform, config, await self._fleet.views())
         else:
@@ -165,7 +147,7 @@ class CampaignRuns:
         shown = [
             record
             for record in found.values()
-            if record.kind not in HIDDEN and record.state != REMOVED
+            if record.kind not in campaign_names.HIDDEN and record.state != campaign_names.REMOVED
         ]
         return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 
@@ -176,7 +158,7 @@ class CampaignRuns:
             UsageError: there is none; the message names the newest ones.
         """
         record = self._known(name)
-        if record is None or record.state == REMOVED:
+        if record is None or record.state == campaign_names.REMOVED:
             known = await self.all()
             some = ", ".join(r.campaign_id for r in known[:8]) or "none yet"
             near = hint(name, [text for r in known for text in (r.name, r.campaign_id)])
@@ -216,7 +198,7 @@ class CampaignRuns:
         record = await self.get(name)
         if record.state == "done":
             return record
-        await self._pools.boards_of(_scope(record))
+        await self._pools.boards_of(campaign_names.scope_of(record))
         return self._launch(record)
 
     async def cancel(self, name: str) -> CampaignRecord:
@@ -237,7 +219,11 @@ class CampaignRuns:
         """
         record = await self.get(name)
         running = record.campaign_id in self._tasks
-        return await self._end(record, PAUSED) if running or record.state in UNFINISHED else record
+        return (
+            await self._end(record, campaign_names.PAUSED)
+            if running or record.state in campaign_names.UNFINISHED
+            else record
+        )
 
     async def _end(self, record: CampaignRecord, state: str) -> CampaignRecord:
         """Stop a campaign as somebody asked for, unless it is done."""
@@ -256,8 +242,8 @@ class CampaignRuns:
 
     def _note_unfinished(self, record: CampaignRecord, *, tell: bool = False) -> None:
         """Note whether results of a campaign's platforms may still be asked for."""
-        if record.state in UNFINISHED and record.kind not in HIDDEN:
-            self._platforms[record.campaign_id] = _scope(record).platforms
+        if record.state in campaign_names.UNFINISHED and record.kind not in campaign_names.HIDDEN:
+            self._platforms[record.campaign_id] = campaign_names.scope_of(record).platforms
         else:
             self._platforms.pop(record.campaign_id, None)
         if tell:
@@ -275,7 +261,7 @@ class CampaignRuns:
                 f"campaign {record.name} runs; stop it first: latfarm campaign cancel "
                 f"{record.campaign_id}"
             )
-        record = replace(record, state=REMOVED)
+        record = replace(record, state=campaign_names.REMOVED)
         await asyncio.to_thread(self._store.put_campaign, record)
         self._show(record)
         return record
@@ -289,7 +275,7 @@ class CampaignRuns:
             named.append(self._records.get(stored.campaign_id, stored))
         return max(
             named,
-            key=lambda record: (record.state != REMOVED, record.started_at_s),
+            key=lambda record: (record.state != campaign_names.REMOVED, record.started_at_s),
             default=None,
         )
 
@@ -320,7 +306,9 @@ class CampaignRuns:
             await asyncio.to_thread(self._store.put_campaign, record)
             parts = PatientParts(self._store, self._driver, self._pools, record.unattended)
             cancel = self._cancels[key]
-            run = PatientRun(parts, record, _scope(record), cancel, self._show, resumed=resumed)
+            run = PatientRun(
+                parts, record, campaign_names.scope_of(record), cancel, self._show, resumed=resumed
+            )
             self._runs[key] = run
             record = await run.go()
             if record.kind in TRAINED and record.state == "done":
@@ -414,11 +402,3 @@ class CampaignRuns:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-
-
-def _scope(record: CampaignRecord) -> CampaignScope:
-    """The platforms, and the board if only one counts, that a campaign measures on."""
-    if record.kind not in COMPARING:
-        return CampaignScope((record.platform,))
-    names = tuple(found["name"] for found in record.config.get("offers", ()))
-    return CampaignScope(names, record.config.get("board_id", ""))

@@ -1,58 +1,59 @@
-"""Questions about the latency of one network: answered from the store, else by a board."""
+"""Questions about the latency of a network: answered from the store, else by a board."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
-from latfarm_predictors.graph.equivalences import network_hash_of
-from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.measurement import (
-    ENERGY_MS,
-    NETWORK,
-    PUBLISH,
-    PUBLISH_ENERGY_MS,
-    Measurement,
-    Settings,
-)
-
+from latfarm_controller.app.lookups import Lookups
 from latfarm_controller.app.pools import LOOK_S, Pools
+from latfarm_controller.app.question import ALONE, Ended, Event, Found, GraphNeeded, Question
+from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.campaigns.query import QueryCampaign
-from latfarm_controller.errors import ControllerError, FarmError, UsageError
+from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
-from latfarm_controller.store.base import CampaignRecord, Store
-from latfarm_controller.training.bundle_notes import NewestNotes
+from latfarm_controller.store.base import CampaignRecord
 
-_Question = tuple[str, str, str, bool, bool]
-"""Hash of the network, platform, tier, whether to measure again, whether to measure energy."""
+BATCH_QUESTIONS = 512
+"""How many questions are looked up in the store at a time."""
+MOST_AT_ONCE = 256
+"""How many questions of one call wait for boards at the same time."""
+_Key = tuple[str, str, str, bool, bool, int]
+"""Hash of the network, platform, tier, whether to measure again and energy, number of repeats."""
 
 
 class Questions:
     """Answers each question once, however many callers ask it at the same time.
 
     Args:
-        store: holds earlier measurements.
+        stored: the answers that the store has.
         driver: runs the campaign that measures one network.
         pools: connects the farm to a board of the platform.
-        notes: adds to each answer what the platform's newest bundle says of it.
+        platforms: names of platforms that are known apart from measurements, such as those with a
+            bundle.
     """
 
-    def __init__(self, store: Store, driver: Driver, pools: Pools, notes: NewestNotes) -> None:
-        self._store = store
-        self._notes = notes
+    def __init__(
+        self,
+        stored: StoredAnswers,
+        driver: Driver,
+        pools: Pools,
+        platforms: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._stored = stored
+        self._lookups = Lookups(stored)
         self._driver = driver
         self._pools = pools
-        self._asked: dict[_Question, asyncio.Task[tuple[Measurement, bool]]] = {}
+        self._platforms = platforms
+        self._asked: dict[_Key, asyncio.Task[Found]] = {}
         self._closing = False
 
-    async def ask(
-        self, graph: Graph, platform: str, tier: str, refresh: bool, energy: bool = False
-    ) -> AsyncIterator[str | tuple[Measurement, bool]]:
+    async def ask(self, question: Question) -> AsyncGenerator[Event, None]:
         """Find the latency of a network as a board timed it, and what corrects it.
 
         A question that is asked twice at the same time is measured once. Different exports of one
@@ -60,78 +61,132 @@ class Questions:
         measured. With `energy`, the store only answers with a measurement that has an energy. A new
         measurement may still lack it; its conditions then say why.
 
-        Args:
-            graph: the network.
-            platform: the platform to answer for.
-            tier: `survey`, or `publish`, which measures longer; empty: `survey`.
-            refresh: measure even if the store has an answer.
-            energy: measure the energy of an inference, too.
-
         Yields:
-            Texts about the progress, then the measurement and whether the store had it.
+            Texts about the progress, then the answer, or that the graph is needed.
 
         Raises:
-            UsageError: the tier or platform is not known.
+            UsageError: the question makes no sense, or the platform is not known.
+            NotMeasuredError: the store has no answer, and the question forbids to measure.
             FarmError: no board could measure the network.
         """
-        if tier not in {"", "survey", "publish"}:
-            raise UsageError(f"there is no tier {tier!r}; give survey or publish")
-        settings = PUBLISH if tier == "publish" else NETWORK
-        if energy:
-            longer_ms = PUBLISH_ENERGY_MS if tier == "publish" else ENERGY_MS
-            settings = replace(settings, energy_ms=longer_ms)
-        key = (network_hash_of(graph), platform, settings.tier, refresh, energy)
+        question.check()
+        self._check_open()
+        found = await self._lookups.find(question)
+        if found is not None:
+            yield found
+            return
+        async with aclosing(self._measured(question)) as events:
+            async for event in events:
+                yield event
+
+    async def ask_many(
+        self, questions: Sequence[Question | Exception]
+    ) -> AsyncIterator[list[tuple[int, Ended]]]:
+        """Answer many questions as they come: those that the store can answer first.
+
+        Args:
+            questions: what is asked; an error in the place of a question is its answer.
+
+        Yields:
+            Lists of ends, each with the position of its question. Every question ends once, and an
+            error ends one question alone.
+        """
+        self._check_open()
+        missed: list[tuple[int, Question]] = []
+        for first in range(0, len(questions), BATCH_QUESTIONS):
+            ended: list[tuple[int, Ended]] = []
+            asked: list[tuple[int, Question]] = []
+            for place, question in enumerate(questions[first : first + BATCH_QUESTIONS], first):
+                try:
+                    if isinstance(question, Exception):
+                        raise question
+                    question.check()
+                    asked.append((place, question))
+                except ALONE as error:
+                    ended.append((place, error))
+            found = await asyncio.to_thread(self._stored.find, [q for _, q in asked])
+            for (place, question), answer in zip(asked, found, strict=True):
+                if answer is None:
+                    missed.append((place, question))
+                else:
+                    ended.append((place, answer))
+            if ended:
+                yield ended
+        if missed:
+            async with aclosing(self._measure_many(missed)) as ends:
+                async for end in ends:
+                    yield [end]
+
+    async def _measure_many(
+        self, missed: Sequence[tuple[int, Question]]
+    ) -> AsyncGenerator[tuple[int, Ended], None]:
+        """Have boards answer questions, and tell each end when it is there."""
+        room = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def end(place: int, question: Question) -> tuple[int, Ended]:
+            async with room:
+                try:
+                    async with aclosing(self._measured(question)) as events:
+                        async for event in events:
+                            if not isinstance(event, str):
+                                return place, event
+                except ALONE as error:
+                    return place, error
+            return place, ControllerError("the question ended without an answer")
+
+        tasks = [asyncio.create_task(end(*each)) for each in missed]
+        try:
+            for done in asyncio.as_completed(tasks):
+                yield await done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _measured(self, question: Question) -> AsyncGenerator[Event, None]:
+        """Have a board answer a question that the store cannot answer."""
+        if not question.measure:
+            raise await asyncio.to_thread(self._stored.nothing, question, self._platforms())
+        network = question.network_hash or question.graph_hash
+        flags = (question.refresh, question.energy, question.repeat)
+        key = (network, question.platform, question.settings.tier, *flags)
         task = self._asked.get(key)
         if task is None:
-            if self._closing:
-                raise ControllerError("the controller is stopping; ask again when it is back")
-            task = asyncio.create_task(self._find(graph, platform, settings, refresh))
+            if question.graph is None:
+                yield GraphNeeded()
+                return
+            self._check_open()
+            task = asyncio.create_task(self._find(question))
             self._asked[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
-        # The store answers at once. If it does not, say why this takes longer.
+        # The answer may have been stored just now. If it was not, say why this takes longer.
         done, _ = await asyncio.wait({task}, timeout=LOOK_S)
         if not done:
-            yield f"{graph.name} is being measured on {platform}"
-        measurement, hit = await asyncio.shield(task)
-        (noted,) = await asyncio.to_thread(self._notes.noted, [measurement])
-        yield noted, hit
+            name = question.graph.name if question.graph is not None else question.graph_hash
+            yield f"{name} is being measured on {question.platform}"
+        yield await asyncio.shield(task)
 
-    def _forget(self, key: _Question, task: asyncio.Task[tuple[Measurement, bool]]) -> None:
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ControllerError("the controller is stopping; ask again when it is back")
+
+    def _forget(self, key: _Key, task: asyncio.Task[Found]) -> None:
         del self._asked[key]
         if not task.cancelled():
             task.exception()  # marks the error as seen: each caller got it, or has left
 
-    async def _find(
-        self, graph: Graph, platform: str, settings: Settings, refresh: bool
-    ) -> tuple[Measurement, bool]:
+    async def _find(self, question: Question) -> Found:
         """Look into the store, then ask a board. One task does both, so nobody asks in between."""
-        if not refresh:
-            known = await asyncio.to_thread(self._latest, graph, platform, settings)
-            if known is not None:
-                return known, True
-        return await self._ask_board(QueryCampaign(graph, platform, settings)), False
+        # What answers here answers all who wait, so it must be of the tier that is measured.
+        strict = replace(question, tier=question.settings.tier)
+        (found,) = await asyncio.to_thread(self._stored.find, [strict])
+        return await self._ask_board(question) if found is None else found
 
-    def _latest(self, graph: Graph, platform: str, settings: Settings) -> Measurement | None:
-        # A measurement for publication answers the question for a survey, too.
-        tier = settings.tier if settings.tier == PUBLISH.tier else ""
-        found = [
-            self._store.latest(
-                hash_of(graph),
-                platform,
-                purpose,
-                network_hash=network_hash_of(graph),
-                tier=tier,
-                energy=settings.energy_ms > 0,
-            )
-            for purpose in ("query", "network")
-        ]
-        return max(
-            (m for m in found if m),
-            key=lambda m: (not m.unstable, m.graph_hash == hash_of(graph), m.told_at_s),
-            default=None,
+    async def _ask_board(self, question: Question) -> Found:
+        assert question.graph is not None
+        campaign = QueryCampaign(
+            question.graph, question.platform, question.settings, question.repeat
         )
-
-    async def _ask_board(self, campaign: QueryCampaign) -> Measurement:
         await self._pools.open(CampaignScope((campaign.platform,)), asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"query-{campaign.nonce}",
@@ -145,7 +200,9 @@ class Questions:
             raise FarmError(
                 record.error or "the board ended the query without a measurement; ask again"
             )
-        return campaign.answer
+        repeats = tuple(campaign.answers) if question.repeat > 1 else ()
+        found = Found(campaign.answer, hit=False, repeats=repeats)
+        return await asyncio.to_thread(self._stored.noted, found)
 
     async def close(self) -> None:
         """Cancel all questions that are not answered yet."""

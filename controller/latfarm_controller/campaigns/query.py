@@ -1,4 +1,4 @@
-"""The campaign of a single measurement, for a question about the latency of a network."""
+"""The campaign of a few measurements, for a question about the latency of a network."""
 
 from __future__ import annotations
 
@@ -13,46 +13,63 @@ from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 
 
 class QueryCampaign:
-    """Measures one graph once.
+    """Measures one graph, once or several times.
 
-    Each campaign is measured, whatever the store knows: its random `nonce` is part of the request.
+    Each campaign is measured, whatever the store knows: its random `nonce` is part of the requests.
+
+    Args:
+        graph: the network.
+        platform: the platform to ask.
+        settings: how to measure.
+        repeat: how many times to measure.
 
     Attributes:
         platform: the platform that is asked.
-        nonce: makes the request different from all earlier ones.
-        answer: the measurement, which may have failed; None before.
+        nonce: makes the requests different from all earlier ones.
+        answers: the measurements so far, some of which may have failed.
     """
 
     kind = "query"
 
-    def __init__(self, graph: Graph, platform: str, settings: Settings) -> None:
+    def __init__(self, graph: Graph, platform: str, settings: Settings, repeat: int = 1) -> None:
         self.platform = platform
         self.nonce = secrets.token_hex(4)
-        self.answer: Measurement | None = None
-        self._request: MeasurementRequest | None = MeasurementRequest(
-            graph, platform, "query", settings, repeat=int(self.nonce, 16), label=graph.name
-        )
+        self.answers: list[Measurement] = []
+        self._total = repeat
+        first = int(self.nonce, 16)
+        self._requests = [
+            MeasurementRequest(
+                graph, platform, "query", settings, repeat=first + number, label=graph.name
+            )
+            for number in range(repeat)
+        ]
 
     def ask(self, count: int) -> list[MeasurementRequest]:
-        """The one request, once."""
-        if self._request is None or count < 1:
-            return []
-        request, self._request = self._request, None
-        return [request]
+        """The requests, each once."""
+        most = max(0, count)
+        given, self._requests = self._requests[:most], self._requests[most:]
+        return given
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Take the answer."""
-        for measurement in measurements:
-            self.answer = measurement
+        """Take answers."""
+        self.answers.extend(measurements)
+
+    @property
+    def answer(self) -> Measurement | None:
+        """The answer with the median latency; a failure if all failed; None before."""
+        good = sorted((m for m in self.answers if m.ok), key=lambda m: m.latency_ms or 0.0)
+        if good:
+            return good[(len(good) - 1) // 2]
+        return self.answers[-1] if self.answers else None
 
     @property
     def done(self) -> bool:
-        """Whether the request was answered."""
-        return self.answer is not None
+        """Whether all requests were answered."""
+        return len(self.answers) >= self._total
 
     def progress(self) -> Progress:
-        """The one measurement, done or not."""
-        return Progress("measuring", int(self.done), 1)
+        """How many measurements are done."""
+        return Progress("measuring", len(self.answers), self._total)
 
     def outcome(self) -> Mapping[str, Any]:
         """The latency, where there is one."""

@@ -59,6 +59,7 @@ COMMANDS = (
     "answers.query",
     "answers.report",
     "answers.results",
+    "database.db",
     "campaigns.fusion",
     "networks.graph",
     "answers.bundle",

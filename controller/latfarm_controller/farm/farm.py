@@ -25,7 +25,6 @@ from latfarm_controller.farm.backend_state import BackendState
 from latfarm_controller.farm.background import BackgroundTasks
 from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, board_state
 from latfarm_controller.farm.boards.interfaces import (
-    BoardRequest,
     BoardStatus,
     BuilderState,
     BuiltModel,
@@ -42,6 +41,7 @@ from latfarm_controller.farm.open_requests import (
     Delivery,
     MeasurementsDiscarded,
     OpenRequests,
+    order_of,
     work_of,
 )
 from latfarm_controller.farm.scheduling.messages import (
@@ -380,15 +380,7 @@ class Farm:
         assert request is not None
         waited_s = self._requests.waited_s(dispatch.request_id, self._clock_s())
         self._observer.dispatched(request.platform, waited_s)
-        built = self._models.built(dispatch.model)
-        return Order(
-            dispatch.board_id,
-            BoardRequest.of(request),
-            built.sha256,
-            built.handle,
-            dispatch.priority,
-            built.companions,
-        )
+        return order_of(dispatch, request, self._models.built(dispatch.model))
 
     def _forget_closed(self, request_ids: Sequence[str]) -> None:
         """Forget those of these requests that nobody waits for any more, and their graphs."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.boards.interfaces import BoardRequest, BuiltModel, Order
 from latfarm_controller.farm.observer import QueueState
-from latfarm_controller.farm.scheduling.messages import ModelSpec, Work
+from latfarm_controller.farm.scheduling.messages import Dispatch, ModelSpec, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +119,16 @@ def work_of(request: MeasurementRequest, model: ModelSpec, size_bytes: int) -> W
         size_bytes,
         request.settings,
         request.board,
+    )
+
+
+def order_of(dispatch: Dispatch, request: MeasurementRequest, built: BuiltModel) -> Order:
+    """The order that carries out what the scheduler decided."""
+    return Order(
+        dispatch.board_id,
+        BoardRequest.of(request),
+        built.sha256,
+        built.handle,
+        dispatch.priority,
+        built.companions,
     )

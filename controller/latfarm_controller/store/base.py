@@ -79,6 +79,42 @@ class FoundResult:
     payload: bytes
 
 
+ANSWERING = ("query", "network")
+"""Purposes of the measurements that answer questions about whole networks."""
+
+
+FOREIGN = ("foreign_source", "foreign_licence", "foreign_method")
+"""Conditions of measurements of other farms: who measured, under which licence, and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuery:
+    """Which stored measurement is wanted as the answer to a question about a network.
+
+    Attributes:
+        graph_hash: of the graph that was asked about.
+        platform: on which it was measured.
+        network_hash: also take measurements of other exports of the network with this hash; empty:
+            of the graph alone.
+        purposes: only with one of these purposes; empty: with any.
+        tier: only with settings of this tier; like all filters, an empty one selects everything.
+        fingerprint: only under this fingerprint of the platform.
+        energy: only those that tell the energy of an inference.
+        since_s: only those that were received at this Unix time or later.
+        foreign: measurements of other farms too. Own ones are preferred to them.
+    """
+
+    graph_hash: str
+    platform: str
+    network_hash: str = ""
+    purposes: tuple[str, ...] = ANSWERING
+    tier: str = ""
+    fingerprint: str = ""
+    energy: bool = False
+    since_s: float = 0.0
+    foreign: bool = False
+
+
 class Store(Protocol):
     """Keeps measurements, graphs, campaigns and decisions about boards.
 
@@ -124,6 +160,16 @@ class Store(Protocol):
         """
         ...
 
+    def find_answers(self, wanted: Sequence[AnswerQuery]) -> list[Measurement | None]:
+        """For each question the best good measurement; None where there is none.
+
+        Own measurements come before those of other farms, stable ones before unstable ones, among
+        those the ones of the same graph, among those the newest. A measurement is good if it has a
+        latency, is of the present protocol version, and is not discarded. Runs under a profiler
+        (those with layer times) are left out, because they do not tell how long the graph takes.
+        """
+        ...
+
     def latest(
         self,
         graph_hash: str,
@@ -135,18 +181,13 @@ class Store(Protocol):
         fingerprint: str = "",
         energy: bool = False,
     ) -> Measurement | None:
-        """The newest good measurement of a graph; a stable one is preferred to an unstable one.
-
-        A measurement is good if it has a latency, is of the present protocol version, and is not
-        discarded. Runs under a profiler (those with layer times) are left out, because they do not
-        tell how long the graph takes.
+        """The best good measurement of a graph on this farm; see `AnswerQuery` for the filters.
 
         Args:
             graph_hash: of the graph.
             platform: on which it was measured.
-            purpose: only with this purpose; like all filters, an empty one selects everything.
+            purpose: only with this purpose; empty: with any.
             network_hash: also take measurements of other exports of the network with this hash.
-                Stable ones are preferred to unstable ones, and among those the graph's own.
             tier: only with settings of this tier.
             fingerprint: only under this fingerprint of the platform.
             energy: only those that tell the energy of an inference.
@@ -154,6 +195,10 @@ class Store(Protocol):
         Returns:
             None if there is no such measurement.
         """
+        ...
+
+    def platforms(self) -> list[str]:
+        """The names of all platforms that were measured, here or on other farms."""
         ...
 
     def put_campaign(self, record: CampaignRecord) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-import duckdb
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store import rows, snapshot, writes
-from latfarm_controller.store.base import BoardEvent, CampaignRecord, FoundResult
+from latfarm_controller.store.answers import GOOD, TOLD, USED, AnswerReader
+from latfarm_controller.store.base import AnswerQuery, BoardEvent, CampaignRecord, FoundResult
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
@@ -30,11 +30,7 @@ MAX_REASON_LENGTH = 200
 PAGE_ROWS = 2000
 """How many measurements a listing reads at a time."""
 
-_USED = "seq NOT IN (SELECT seq FROM put_aside)"
-_GOOD = f"ok AND isfinite(latency_ms) AND latency_ms > 0 AND {_USED} AND protocol_version = ?"
 _READ = ", ".join(rows.READ_COLUMNS)
-# `Measurement.told_at_s`: a board's own clock orders only what no controller received.
-_TOLD = "CASE WHEN received_at_s > 0 THEN received_at_s ELSE measured_at_s END"
 
 
 class DuckDBStore:
@@ -45,6 +41,7 @@ class DuckDBStore:
             lies beside it.
         lock_timeout_ms: how long to wait for another process that holds the file.
         on_wait: called once before such a wait, with the holder.
+        index: build an index of answers, for a process that is asked many questions.
 
     Raises:
         StoreBusyError: another process holds the file.
@@ -57,9 +54,19 @@ class DuckDBStore:
         *,
         lock_timeout_ms: float = 0.0,
         on_wait: Callable[[Holder | None], None] | None = None,
+        index: bool = False,
     ) -> None:
         self.path = path
         self._file = DuckDBFile(path, lock_timeout_ms, on_wait)
+        self._answers = AnswerReader(
+            self._file, lambda row: self._read(rows.measurement_from_row, row)
+        )
+        if index:
+            try:
+                self._answers.build_index()
+            except BaseException:
+                self._file.close()
+                raise
         # Hashes of graphs known to be in the file. Only this process writes it, and no graph is
         # ever deleted from it.
         self._graphs_kept: set[str] = set()
@@ -100,25 +107,39 @@ class DuckDBStore:
                 told[measurement.request_id] = measurement
         if not told:
             return
+        with self._file.alone():
+            self._write(campaign_id, told, graphs)
+
+    def _write(
+        self, campaign_id: str, told: dict[str, Measurement], graphs: dict[str, Graph]
+    ) -> None:
+        """Write measurements by request id, with their graphs by hash, and index them."""
         with self._file.transaction("write measurements") as cursor:
             writes.put_graphs(cursor, graphs, self._graphs_kept)
-            known = dict(
-                cursor.execute(
-                    f"SELECT request_id, ok AND {_USED} FROM measurements "
+            known = {
+                str(row[0]): (int(row[1]), bool(row[2]))
+                for row in cursor.execute(
+                    f"SELECT request_id, seq, ok AND {USED} FROM measurements "
                     "WHERE campaign_id = ? AND request_id IN (SELECT unnest(?))",
                     [campaign_id, list(told)],
                 ).fetchall()
-            )
+            }
             new = [measurement for name, measurement in told.items() if name not in known]
-            mended = [told[name] for name, was_ok in known.items() if told[name].ok and not was_ok]
+            mended = {
+                seq: told[name]
+                for name, (seq, was_ok) in known.items()
+                if told[name].ok and not was_ok
+            }
             # ON CONFLICT DO UPDATE would take three times as long as looking first.
-            writes.insert_measurements(cursor, self._file.take_seq(len(new)), campaign_id, new)
-            writes.replace_measurements(cursor, campaign_id, mended)
+            first = self._file.take_seq(len(new))
+            writes.insert_measurements(cursor, first, campaign_id, new)
+            writes.replace_measurements(cursor, campaign_id, list(mended.values()))
+        self._answers.added([*enumerate(new, first), *mended.items()], graphs)
 
     def campaign_measurements(self, campaign_id: str) -> dict[str, Measurement]:
         """The measurements of a campaign by request id, in the order of writing."""
         found = self._file.all(
-            f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {_USED} ORDER BY seq",
+            f"SELECT {_READ} FROM measurements WHERE campaign_id = ? AND {USED} ORDER BY seq",
             [campaign_id],
         )
         read = (self._read(rows.measurement_from_row, row) for row in found)
@@ -148,10 +169,10 @@ class DuckDBStore:
         after: list[object] = []
         while left != 0:
             page = PAGE_ROWS if left < 0 else min(PAGE_ROWS, left)
-            beyond = f" AND ({_TOLD}, seq) < (?, ?)" if after else ""
+            beyond = f" AND ({TOLD}, seq) < (?, ?)" if after else ""
             found = self._file.all(
-                f"SELECT {_TOLD}, seq, {_READ} FROM measurements WHERE {where}{beyond} "
-                f"ORDER BY {_TOLD} DESC, seq DESC LIMIT {page}",
+                f"SELECT {TOLD}, seq, {_READ} FROM measurements WHERE {where}{beyond} "
+                f"ORDER BY {TOLD} DESC, seq DESC LIMIT {page}",
                 [*values, *after],
             )
             for row in found:
@@ -172,26 +193,20 @@ class DuckDBStore:
         fingerprint: str = "",
         energy: bool = False,
     ) -> Measurement | None:
-        """The newest good measurement of a graph; a stable one is preferred to an unstable one."""
-        filters = {
-            "platform": platform,
-            "purpose": purpose,
-            "tier": tier,
-            "fingerprint": fingerprint,
-        }
-        where, values = _where(filters)
-        where += " AND energy_mj IS NOT NULL" if energy else ""
-        graphs, hashes = "graph_hash = ?", [graph_hash]
-        if network_hash:
-            others = "SELECT hash FROM graphs WHERE network_hash = ?"
-            graphs, hashes = f"({graphs} OR graph_hash IN ({others}))", [graph_hash, network_hash]
-        found = self._file.all(
-            f"SELECT {_READ} FROM measurements WHERE {where} AND {_GOOD} AND layers = '[]' "
-            f"AND {graphs} "
-            f"ORDER BY unstable, graph_hash != ?, {_TOLD} DESC, seq DESC LIMIT 1",
-            [*values, PROTOCOL_VERSION, *hashes, graph_hash],
+        """The best good measurement of a graph on this farm."""
+        purposes = (purpose,) if purpose else ()
+        wanted = AnswerQuery(
+            graph_hash, platform, network_hash, purposes, tier, fingerprint, energy
         )
-        return self._read(rows.measurement_from_row, found[0]) if found else None
+        return self.find_answers([wanted])[0]
+
+    def find_answers(self, wanted: Sequence[AnswerQuery]) -> list[Measurement | None]:
+        """For each question the best good measurement; None where there is none."""
+        return self._answers.find(wanted)
+
+    def platforms(self) -> list[str]:
+        """The names of all platforms that were measured, here or on other farms."""
+        return self._answers.platforms()
 
     def put_campaign(self, record: CampaignRecord) -> None:
         """Keep the record of a campaign, in the place of an earlier one."""
@@ -248,17 +263,20 @@ class DuckDBStore:
         self, board_id: str, since_s: float, reason: str
     ) -> list[tuple[str, str]]:
         """Discard what a board measured after `since_s`; campaign and request id of each."""
-        with self._file.transaction("discard measurements") as cursor:
-            chosen = f"board_id = ? AND {_TOLD} > ? AND ok AND {_USED}"
-            found = cursor.execute(
-                f"SELECT campaign_id, request_id FROM measurements WHERE {chosen} ORDER BY seq",
-                [board_id, since_s],
-            ).fetchall()
-            cursor.execute(
-                f"INSERT INTO put_aside SELECT seq, ?, ? FROM measurements WHERE {chosen}",
-                [reason, time.time(), board_id, since_s],
-            )
-            return [(str(row[0]), str(row[1])) for row in found]
+        with self._file.alone():
+            with self._file.transaction("discard measurements") as cursor:
+                chosen = f"board_id = ? AND {TOLD} > ? AND ok AND {USED}"
+                found = cursor.execute(
+                    "SELECT campaign_id, request_id, seq FROM measurements "
+                    f"WHERE {chosen} ORDER BY seq",
+                    [board_id, since_s],
+                ).fetchall()
+                cursor.execute(
+                    f"INSERT INTO put_aside SELECT seq, ?, ? FROM measurements WHERE {chosen}",
+                    [reason, time.time(), board_id, since_s],
+                )
+            self._answers.dropped(int(row[2]) for row in found)
+        return [(str(row[0]), str(row[1])) for row in found]
 
     def add_found_results(self, results: Sequence[FoundResult]) -> None:
         """Keep results that boards had in their spools."""
@@ -290,10 +308,10 @@ class DuckDBStore:
     def sentinels(self, board_id: str, since_s: float = 0.0) -> list[Measurement]:
         """The good and stable sentinels of a board, the oldest first."""
         found = self._file.all(
-            f"SELECT {_READ} FROM measurements WHERE board_id = ? AND {_TOLD} > ? "
-            f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {_GOOD} "
-            f"QUALIFY row_number() OVER (PARTITION BY request_id, {_TOLD} ORDER BY seq) = 1 "
-            f"ORDER BY {_TOLD}, seq",
+            f"SELECT {_READ} FROM measurements WHERE board_id = ? AND {TOLD} > ? "
+            f"AND purpose IN ('sentinel', 'check') AND NOT unstable AND {GOOD} "
+            f"QUALIFY row_number() OVER (PARTITION BY request_id, {TOLD} ORDER BY seq) = 1 "
+            f"ORDER BY {TOLD}, seq",
             [board_id, since_s, PROTOCOL_VERSION],
         )
         return [self._read(rows.measurement_from_row, row) for row in found]
@@ -313,14 +331,14 @@ class DuckDBStore:
     def export(self, path: Path, table: str = "measurements") -> int:
         """Write a table as CSV or Parquet, by the suffix of the path; the number of rows."""
         with self._file.read(f"export to {path}") as cursor:
-            return snapshot.export_table(_copier(cursor), path, table)
+            return snapshot.export_table(snapshot.copier(cursor), path, table)
 
     def snapshot(self, folder: Path) -> dict[str, int]:
         """Write all tables as Parquet, as of one point in time; the number of rows by table."""
         with self._file.read(f"write a snapshot to {folder}") as cursor:
             cursor.execute("BEGIN TRANSACTION")
             version = schema_version(cursor)
-            counts = snapshot.export_all(_copier(cursor), folder, version)
+            counts = snapshot.export_all(snapshot.copier(cursor), folder, version)
             cursor.execute("COMMIT")
             return counts
 
@@ -329,7 +347,7 @@ class DuckDBStore:
         found: dict[str, list[str]] = {}
         for request_id, campaign_id in self._file.all(
             "SELECT request_id, campaign_id FROM measurements "
-            f"WHERE request_id IN (SELECT unnest(?)) ORDER BY {_TOLD} DESC, seq DESC",
+            f"WHERE request_id IN (SELECT unnest(?)) ORDER BY {TOLD} DESC, seq DESC",
             [list(request_ids)],
         ):
             found.setdefault(request_id, []).append(campaign_id)
@@ -370,13 +388,3 @@ def _where(filters: dict[str, str]) -> tuple[str, list[object]]:
     """The WHERE clause for filters by column, and its values; empty filters are left out."""
     chosen = {name: value for name, value in filters.items() if value}
     return " AND ".join(["true", *(f"{name} = ?" for name in chosen)]), list(chosen.values())
-
-
-def _copier(cursor: duckdb.DuckDBPyConnection) -> snapshot.Copy:
-    """A function that runs a COPY statement and returns the number of rows written."""
-
-    def copy(statement: str) -> int:
-        written = cursor.execute(statement).fetchone()
-        return int(written[0]) if written else 0
-
-    return copy

@@ -5,7 +5,9 @@ Of the tables it only knows the column `seq`, which numbers the rows of several 
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,18 +19,25 @@ from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreError
 from latfarm_controller.private_files import private_file
-from latfarm_controller.store.file_errors import as_store_error, check_files
+from latfarm_controller.store.commit_mark import CommitMark
+from latfarm_controller.store.file_errors import as_store_error, check_files, check_length
 from latfarm_controller.store.lock import Holder, StoreLock
 from latfarm_controller.store.migrate import known_migrations, migrate
 
+logger = logging.getLogger(__name__)
+
 # DuckDB must not download extensions, nor read a file as a table because of its name.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+DUCKDB_CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": "1",  # a board on this host may be measuring
+    "memory_limit": "640MiB",  # of DuckDB's own pages; what needs more is moved to the disk
 }
 # The tables whose rows are numbered by `seq`, in the order of writing.
-_NUMBERED = ("measurements", "campaigns", "board_events", "found_results")
+_NUMBERED = (
+    *("measurements", "campaigns", "board_events", "found_results"),
+    "foreign_measurements",
+)
 
 
 class DuckDBFile:
@@ -54,6 +63,8 @@ class DuckDBFile:
         self.path = path
         self.lock = StoreLock(path.with_name(path.name + ".lock"))
         self._write_lock = threading.RLock()
+        self._mark = CommitMark(path)
+        self._commits = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.lock.acquire(lock_timeout_ms, on_wait)
         try:
@@ -61,12 +72,15 @@ class DuckDBFile:
                 check_files(path)
                 if not path.exists() or path.stat().st_size == 0:
                     _create(path)
-                self._connection = duckdb.connect(str(path), config=_CONFIG)
+                    self._mark.path.unlink(missing_ok=True)  # of an earlier store in this place
+                self._connection = duckdb.connect(str(path), config=DUCKDB_CONFIG)
                 migrate(self._connection, known_migrations())
                 self._next_seq = max(
                     self.number(f"SELECT coalesce(max(seq), 0) FROM {table}") + 1
                     for table in _NUMBERED
                 )
+                check_length(path, self._last_block())
+                self._count_commits()
         except BaseException:
             self.close()
             raise
@@ -80,7 +94,14 @@ class DuckDBFile:
                     with self._errors("close"):
                         connection.close()
             finally:
+                self._mark.close()
                 self.lock.release()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else writes during the block, which may hold several transactions."""
+        with self._write_lock:
+            yield
 
     def take_seq(self, count: int = 1) -> int:
         """Take `count` unused numbers for rows; returns the first. Call it in a transaction."""
@@ -126,10 +147,38 @@ class DuckDBFile:
             cursor.execute("BEGIN TRANSACTION")
             try:
                 yield cursor
+                cursor.execute("UPDATE commits SET number = number + 1")
                 cursor.execute("COMMIT")
             except BaseException:
                 _rollback(cursor)
                 raise
+            self._commits += 1
+            self._mark.write(self._commits)
+
+    def _last_block(self) -> int:
+        """The highest number of a block of the file that a table uses; -1 if there is none."""
+        parts = (
+            f"SELECT max(block_id) AS block FROM pragma_storage_info('{table}')"
+            for table in ("graphs", *_NUMBERED)
+        )
+        return self.number(f"SELECT coalesce(max(block), -1) FROM ({' UNION ALL '.join(parts)})")
+
+    def _count_commits(self) -> None:
+        """Compare the number of commits with the one that was acknowledged; tell a loss."""
+        self._commits = self.number("SELECT coalesce(max(number), 0) FROM commits")
+        acknowledged = self._mark.read()
+        if acknowledged is not None and acknowledged > self._commits:
+            missing = acknowledged - self._commits
+            story = (
+                f"{self.path}: the last {missing} transactions that were written are missing: the "
+                f"end of {self.path.name}.wal was lost, or the file is an older copy; all before "
+                "them is here, and latfarm db info lists such losses"
+            )
+            logger.error(story)
+            with self.transaction("note a loss") as cursor:
+                values = [time.time(), missing, story]
+                cursor.execute("INSERT INTO losses VALUES (?, ?, ?)", values)
+        self._mark.write(self._commits)
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         connection = self._connection
@@ -150,12 +199,22 @@ class DuckDBFile:
             raise as_store_error(self.path, action, error) from error
 
 
+def arrow_batches(
+    cursor: duckdb.DuckDBPyConnection, query: str, values: Sequence[object], rows: int
+) -> Iterator[Any]:
+    """The rows of a query as Arrow record batches of at most `rows` rows."""
+    found: Any = cursor.sql(query, params=list(values))
+    # Versions of DuckDB before 2 have the second name alone.
+    reader = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+    yield from reader(rows)
+
+
 def _create(path: Path) -> None:
     """Make an empty store under another name, then rename it, so that it is never half made."""
     place = path.with_name(path.name + ".new")
     for rest in (place, place.with_name(place.name + ".wal")):
         rest.unlink(missing_ok=True)
-    with duckdb.connect(str(place), config=_CONFIG) as connection:
+    with duckdb.connect(str(place), config=DUCKDB_CONFIG) as connection:
         migrate(connection, known_migrations())
     private_file(place)
     place.replace(path)

@@ -12,6 +12,9 @@ from latfarm_controller.errors import StoreBusyError, StoreError
 # A DuckDB file has these four bytes at this offset.
 _MAGIC = b"DUCK"
 _MAGIC_OFFSET = 8
+# The main header is followed by two headers of the database. The blocks of data follow.
+_HEADER_BYTES = 3 * 4096
+_BLOCK_BYTES = 262_144
 # Words in messages of DuckDB that mean a damaged file.
 _DAMAGED = ("corrupt", "checksum", "not a valid", "deserializ", "could not read enough")
 # Names of DuckDB's exceptions that mean a damaged file; this module does not import DuckDB.
@@ -40,6 +43,27 @@ def check_files(path: Path) -> None:
         head = file.read(_MAGIC_OFFSET + len(_MAGIC))
     if head and head[_MAGIC_OFFSET:] != _MAGIC:
         raise StoreError("it is no store, or a damaged one; move it away to begin a new one")
+    if head:
+        check_length(path, -1)
+
+
+def check_length(path: Path, last_block: int) -> None:
+    """Refuse a file that ends before its last block; DuckDB would notice only when it reads it.
+
+    Args:
+        path: the database file.
+        last_block: the highest number of a block that a table uses; -1 if there is none.
+
+    Raises:
+        StoreError: the file is shorter than it must be.
+    """
+    needed = _HEADER_BYTES + (last_block + 1) * _BLOCK_BYTES
+    size = path.stat().st_size
+    if size < needed:
+        raise StoreError(
+            f"it is half written: it has {size} of {needed} bytes; latfarm db repair writes what "
+            "is readable beside it, before you move it away"
+        )
 
 
 def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
@@ -65,7 +89,7 @@ def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
         or any(word in reason.lower() for word in _DAMAGED)
     ):
         return StoreError(
-            f"{text}; the file may be damaged: start again, and if that does not help move it away "
-            "with its .wal to begin a new one"
+            f"{text}; the file or its .wal may be damaged: run latfarm db repair, which writes all "
+            "that is readable beside them, before you move it away"
         )
     return StoreError(text)

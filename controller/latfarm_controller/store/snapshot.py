@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import SlowCore
 from latfarm_predictors.whole_file import written_whole
@@ -153,3 +154,13 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be made: {error.strerror}") from error
+
+
+def copier(cursor: duckdb.DuckDBPyConnection) -> Copy:
+    """A function that runs a COPY statement and returns the number of rows written."""
+
+    def copy(statement: str) -> int:
+        written = cursor.execute(statement).fetchone()
+        return int(written[0]) if written else 0
+
+    return copy

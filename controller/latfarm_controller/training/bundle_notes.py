@@ -75,3 +75,20 @@ def _read(path: Path) -> BundleNotes:
     except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
         _log.warning("%s is not used to judge measurements: %s", path, error)
         return BundleNotes()
+
+
+def campaigns_of_bundles(bundles_dir: Path) -> set[str]:
+    """The ids of the campaigns that bundles were made from, older bundles too.
+
+    Raises:
+        BundleError: a bundle cannot be read, so that it is not known what it was made from.
+    """
+    from latfarm_predictors.bundle import read_provenance
+
+    found: set[str] = set()
+    for path in sorted(bundles_dir.glob(f"*/*{bundles.SUFFIX}")):
+        told = read_provenance(path)
+        for name in ("campaign", "campaigns"):
+            value = told.get(name, ())
+            found.update([value] if isinstance(value, str) else map(str, value))
+    return found

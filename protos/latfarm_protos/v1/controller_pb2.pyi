@@ -142,34 +142,82 @@ class PredictResponse(_message.Message):
     def __init__(self, answer_json: _Optional[str] = ..., energy_json: _Optional[str] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy")
+    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy", "graph_hash", "network_hash", "max_age_s", "no_measure", "repeat", "foreign")
     GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     REFRESH_FIELD_NUMBER: _ClassVar[int]
     ENERGY_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_HASH_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_HASH_FIELD_NUMBER: _ClassVar[int]
+    MAX_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    NO_MEASURE_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     graph_json: bytes
     platform: str
     tier: str
     refresh: bool
     energy: bool
-    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ...) -> None: ...
+    graph_hash: str
+    network_hash: str
+    max_age_s: float
+    no_measure: bool
+    repeat: int
+    foreign: bool
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ..., graph_hash: _Optional[str] = ..., network_hash: _Optional[str] = ..., max_age_s: _Optional[float] = ..., no_measure: bool = ..., repeat: _Optional[int] = ..., foreign: bool = ...) -> None: ...
 
 class QueryEvent(_message.Message):
-    __slots__ = ("progress", "answer")
+    __slots__ = ("progress", "answer", "graph_needed")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_NEEDED_FIELD_NUMBER: _ClassVar[int]
     progress: str
     answer: QueryAnswer
-    def __init__(self, progress: _Optional[str] = ..., answer: _Optional[_Union[QueryAnswer, _Mapping]] = ...) -> None: ...
+    graph_needed: bool
+    def __init__(self, progress: _Optional[str] = ..., answer: _Optional[_Union[QueryAnswer, _Mapping]] = ..., graph_needed: bool = ...) -> None: ...
 
 class QueryAnswer(_message.Message):
-    __slots__ = ("measurement", "hit")
+    __slots__ = ("measurement", "hit", "repeats")
     MEASUREMENT_FIELD_NUMBER: _ClassVar[int]
     HIT_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_FIELD_NUMBER: _ClassVar[int]
     measurement: Measurement
     hit: bool
-    def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ..., hit: bool = ...) -> None: ...
+    repeats: _containers.RepeatedCompositeFieldContainer[Measurement]
+    def __init__(self, measurement: _Optional[_Union[Measurement, _Mapping]] = ..., hit: bool = ..., repeats: _Optional[_Iterable[_Union[Measurement, _Mapping]]] = ...) -> None: ...
+
+class QueryManyRequest(_message.Message):
+    __slots__ = ("questions",)
+    QUESTIONS_FIELD_NUMBER: _ClassVar[int]
+    questions: _containers.RepeatedCompositeFieldContainer[QueryRequest]
+    def __init__(self, questions: _Optional[_Iterable[_Union[QueryRequest, _Mapping]]] = ...) -> None: ...
+
+class QueryManyEvent(_message.Message):
+    __slots__ = ("ends",)
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    ends: _containers.RepeatedCompositeFieldContainer[QueryEnd]
+    def __init__(self, ends: _Optional[_Iterable[_Union[QueryEnd, _Mapping]]] = ...) -> None: ...
+
+class QueryEnd(_message.Message):
+    __slots__ = ("place", "answer", "graph_needed", "error")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    answer: QueryAnswer
+    graph_needed: bool
+    error: QueryError
+    def __init__(self, place: _Optional[int] = ..., answer: _Optional[_Union[QueryAnswer, _Mapping]] = ..., graph_needed: bool = ..., error: _Optional[_Union[QueryError, _Mapping]] = ...) -> None: ...
+
+class QueryError(_message.Message):
+    __slots__ = ("kind", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    text: str
+    def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class StartCampaignRequest(_message.Message):
     __slots__ = ("kind", "platform", "config_json", "name")

@@ -59,6 +59,11 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryEvent.FromString,
                 )
+        self.QueryMany = channel.unary_stream(
+                '/latfarm_protos.v1.ControllerService/QueryMany',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.FromString,
+                )
         self.StartCampaign = channel.unary_unary(
                 '/latfarm_protos.v1.ControllerService/StartCampaign',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.StartCampaignRequest.SerializeToString,
@@ -176,6 +181,13 @@ class ControllerServiceServicer(object):
 
     def Query(self, request, context):
         """Gives the latency, from the store or measured now. It sends progress, then one answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryMany(self, request, context):
+        """Asks many questions. Answers are sent as they come; one that fails ends alone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +311,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.Query,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryEvent.SerializeToString,
+            ),
+            'QueryMany': grpc.unary_stream_rpc_method_handler(
+                    servicer.QueryMany,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.SerializeToString,
             ),
             'StartCampaign': grpc.unary_unary_rpc_method_handler(
                     servicer.StartCampaign,
@@ -515,6 +532,23 @@ class ControllerService(object):
         return grpc.experimental.unary_stream(request, target, '/latfarm_protos.v1.ControllerService/Query',
             latfarm__protos_dot_v1_dot_controller__pb2.QueryRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.QueryEvent.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def QueryMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/latfarm_protos.v1.ControllerService/QueryMany',
+            latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

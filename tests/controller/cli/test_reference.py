@@ -73,6 +73,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm campaign",
         "latfarm engines",
         "latfarm results export",
+        "latfarm db",
         "latfarm fusion",
         "latfarm fusion edit",
         "latfarm bundle export",

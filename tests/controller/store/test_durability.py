@@ -143,7 +143,7 @@ def test_what_was_left_of_a_store_that_was_never_finished_is_no_trouble(tmp_path
     (tmp_path / "s.new.wal").write_bytes(b"half a log")
     with DuckDBStore(tmp_path / "s") as store:
         assert store.campaigns() == []
-    assert {path.name for path in tmp_path.iterdir()} == {"s", "s.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"s", "s.commits", "s.lock"}
 
 
 def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,6 +23,7 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.app.app import Controller
+from latfarm_controller.app.question import Found, Question
 from latfarm_controller.cli import main
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.interfaces import ShardSettings
@@ -141,9 +143,10 @@ def held_out() -> list[Graph]:
 async def ask(
     controller: Controller, graph: Graph, platform: str, *, energy: bool = True
 ) -> tuple[Measurement, bool]:
-    async for event in controller.questions.ask(graph, platform, "", False, energy):
-        if not isinstance(event, str):
-            return event
+    question = replace(Question.about(graph, platform), tier="survey", energy=energy)
+    async for event in controller.questions.ask(question):
+        if isinstance(event, Found):
+            return event.measurement, event.hit
     raise AssertionError("no answer")
 
 

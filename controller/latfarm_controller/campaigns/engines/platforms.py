@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pydantic import Field
 
 from latfarm_controller.campaigns.options import CampaignOptions
-from latfarm_controller.campaigns.platform_name import PlatformName
+from latfarm_controller.platform_name import PlatformName
 
 
 class ComparedPlatform(CampaignOptions):

@@ -16,8 +16,8 @@ from latfarm_predictors.errors import BundleError
 from pydantic import Field
 
 from latfarm_controller.campaigns.options import CampaignOptions
-from latfarm_controller.campaigns.platform_name import PlatformName
 from latfarm_controller.errors import UsageError
+from latfarm_controller.platform_name import PlatformName
 
 if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling

@@ -2,26 +2,130 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from latfarm_predictors.measurement import Measurement
+    from latfarm_controller.app.question import Found, Question
 
+AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+"""Length of the units of an age, in seconds."""
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+Platforms = Annotated[
+    list[str],
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform; see latfarm platforms. May be repeated: each model is asked "
+        "about on each platform.",
+    ),
+]
 Publish = Annotated[
     bool,
     typer.Option(
-        help="Measure thoroughly, as for a publication: at least 1024 runs and 60 s. Default: a "
-        "survey of some seconds."
+        "--publish",
+        help="Only accept what was measured as for a publication: at least 1024 runs and 60 s. "
+        "Without this, any stored measurement is an answer.",
+    ),
+]
+Survey = Annotated[
+    bool,
+    typer.Option(
+        "--survey",
+        help="If there is no stored answer, measure for some seconds only. Without this, a "
+        "measurement is as thorough as for a publication.",
+    ),
+]
+MaxAge = Annotated[
+    str,
+    typer.Option(
+        "--max-age",
+        metavar="AGE",
+        help="Oldest stored answer to accept, such as 90s, 30m, 12h or 7d. Without this, of any "
+        "age.",
+    ),
+]
+NoMeasure = Annotated[
+    bool,
+    typer.Option("--no-measure", help="Answer from the store alone; no board is asked."),
+]
+Repeat = Annotated[
+    int,
+    typer.Option(
+        "--repeat",
+        min=1,
+        max=100,
+        help="Measure so many times, and answer with the median. More than 1 measures even if the "
+        "store has an answer.",
+    ),
+]
+Foreign = Annotated[
+    bool,
+    typer.Option(
+        "--foreign",
+        help="Accept measurements of other farms, too (latfarm db import). The answer then names "
+        "their source, licence and method.",
     ),
 ]
 
-Refresh = Annotated[bool, typer.Option(help="Measure even if the store has an answer.")]
+
+@dataclass
+class _Shown:
+    """What the command prints: answers as JSON, rows of the table, and the exit code."""
+
+    energy: bool
+    code: int = 0
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+    def add_error(self, file: Path, platform: str, error: Exception) -> None:
+        """Take an answer that is an error; it is told at once."""
+        self.code = max(self.code, getattr(error, "exit_code", 1))
+        output.error(f"{file}: {error}")
+        told = {"kind": type(error).__name__, "text": str(error)}
+        self.answers.append({"model": str(file), "platform": platform, "error": told})
+
+    def add(self, file: Path, question: Question, found: Found) -> None:
+        """Take an answer with a measurement, which may have failed."""
+        measurement = found.measurement
+        own = measurement.graph_hash == question.graph_hash
+        known: dict[str, Any] = {"model": str(file), "hit": found.hit, "same_export": own}
+        if found.repeats:
+            known["repeats"] = [output.measurement_json(each) for each in found.repeats]
+        if found.origin:
+            known["origin"] = found.origin
+        self.answers.append({**known, **output.measurement_json(measurement)})
+        if not measurement.ok:
+            self.code = self.code or 1
+            output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
+            return
+        notes = [
+            output.stability(measurement),
+            "" if own else "measured as another export of this network",
+            ", ".join(found.origin.values()),
+        ]
+        self.rows.append(
+            [
+                str(file),
+                measurement.platform,
+                *output.latency_cells(measurement),
+                *(output.energy_cells(measurement) if self.energy else ()),
+                str(measurement.runs),
+                "store" if found.hit else "board",
+                ", ".join(filter(None, notes)),
+            ]
+        )
+        if self.energy and measurement.energy_mj is None:
+            output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
 
 
 def register(app: typer.Typer) -> None:
@@ -31,9 +135,16 @@ def register(app: typer.Typer) -> None:
 
 def query(
     models: inputs.Models,
-    platform: inputs.Platform,
+    platform: Platforms,
     publish: Publish = False,
-    refresh: Refresh = False,
+    survey: Survey = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Measure even if the store has an answer.")
+    ] = False,
+    max_age: MaxAge = "",
+    no_measure: NoMeasure = False,
+    repeat: Repeat = 1,
+    foreign: Foreign = False,
     energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -41,77 +152,93 @@ def query(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Report the latency of models, from the store or a board.
+    """Report the latency of models: from the store if it is known, else from a board.
 
-    A board is asked if the store does not know the model. The latency is shown as timed, and
-    corrected for the core's slowdown, as predictions are. The store knows a network even if another
-    tool exported its model; the answer says so ("same_export": false).
+    It is shown as timed, and corrected for the core's slowdown, as predictions are. The store knows
+    a network even if another tool exported its model; the answer says so ("same_export": false).
 
     \b
     Examples:
       latfarm query model.onnx -p local-onnxruntime1.31-fp32-1t
-      latfarm query models/ -p local-litert2.3-fp32-1t --publish --json
+      latfarm query models/ -p local-litert2.3-fp32-1t -p local-mnn3.6-fp32-1t --json
+      latfarm query model.onnx -p local-litert2.3-fp32-1t --no-measure --max-age 30d
+      latfarm query model.onnx -p local-litert2.3-fp32-1t --repeat 5 --survey
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
-    from latfarm_predictors.graph.hash import hash_of
+    if publish and survey:
+        raise UsageError("--publish and --survey contradict each other; give one of them")
+    from latfarm_controller.latency import QueryOptions, question_about
 
-    from latfarm_controller.cli.shell.connect import controller
-
+    options = QueryOptions(
+        tier="publish" if publish else "survey" if survey else "",
+        refresh=refresh,
+        energy=energy,
+        max_age_s=age_s(max_age),
+        measure=not no_measure,
+        repeat=repeat,
+        foreign=foreign,
+    )
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
-    code = 2 if len(graphs) < len(files) else 0
-    answers, rows = [], []
-    with controller(wait_s) as client:
-        for file, read in graphs:
-            graph = inputs.for_platform(read, platform)
-            tier = "publish" if publish else ""
-            measurement, hit = client.query(
-                graph, platform, tier=tier, refresh=refresh, energy=energy, on_progress=_tell
-            )
-            own = measurement.graph_hash == hash_of(graph)
-            known = {"model": str(file), "hit": hit, "same_export": own}
-            answers.append({**known, **output.measurement_json(measurement)})
-            if not measurement.ok:
-                code = code or 1
-                output.error(f"{file}: {measurement.error_code}: {measurement.error_message}")
-                continue
-            rows.append(_row(file, measurement, hit=hit, own=own, energy=energy))
-            if energy and measurement.energy_mj is None:
-                output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
+    asked = [
+        (file, question_about(graph, name, options)) for file, graph in graphs for name in platform
+    ]
+    shown = _ask(asked, wait_s, energy=energy)
+    shown.code = max(shown.code, 2 if len(graphs) < len(files) else 0)
     if as_json:
-        output.json_text(answers if several else answers[0])
-    elif rows:
-        costs = output.ENERGY_HEADER if energy else ()
-        output.table("", ["model", *output.LATENCY_HEADER, *costs, "runs", "from", ""], rows)
-    return code
+        output.json_text(shown.answers if several or len(platform) > 1 else shown.answers[0])
+    elif shown.rows:
+        _show(shown, with_platform=len(platform) > 1)
+    return shown.code
 
 
-def _tell(text: str) -> None:
-    """Print the progress of a question on standard error."""
-    output.err().print(text, style="dim")
+def _ask(asked: list[tuple[Path, Question]], wait_s: float, *, energy: bool) -> _Shown:
+    """Ask all questions, and return the answers in the order of the questions."""
+    from latfarm_controller.cli.shell.signals import no_signals
+    from latfarm_controller.latency import LatencyDatabase
+
+    ends: dict[int, Found | Exception] = {}
+    with LatencyDatabase(
+        wait_s=wait_s,
+        on_progress=lambda text: output.err().print(text, style="dim"),
+        guard=no_signals,
+    ) as database:
+        for place, end in database.ask([question for _, question in asked]):
+            if isinstance(end, Exception) and len(asked) == 1:
+                raise end
+            ends[place] = end
+    shown = _Shown(energy)
+    for place, (file, question) in enumerate(asked):
+        end = ends[place]
+        if isinstance(end, Exception):
+            shown.add_error(file, question.platform, end)
+        else:
+            shown.add(file, question, end)
+    return shown
 
 
-def _row(file: Path, measurement: Measurement, *, hit: bool, own: bool, energy: bool) -> list[str]:
-    """One line of the table.
+def _show(shown: _Shown, *, with_platform: bool) -> None:
+    """Print the table; the platform has a column only where there are several."""
+    costs = output.ENERGY_HEADER if shown.energy else ()
+    header = ["model", "platform", *output.LATENCY_HEADER, *costs, "runs", "from", ""]
+    rows = shown.rows
+    if not with_platform:
+        del header[1]
+        rows = [[row[0], *row[2:]] for row in rows]
+    output.table("", header, rows)
 
-    Args:
-        file: the model.
-        measurement: its latency.
-        hit: whether the store knew it.
-        own: whether exactly this export of the network was measured.
-        energy: whether the table shows energies.
+
+def age_s(text: str) -> float:
+    """An age in seconds: `12h` becomes 43,200; empty text becomes 0, which is any age.
+
+    Raises:
+        UsageError: the text has another form.
     """
-    notes = [
-        output.stability(measurement),
-        "" if own else "measured as another export of this network",
-    ]
-    return [
-        str(file),
-        *output.latency_cells(measurement),
-        *(output.energy_cells(measurement) if energy else ()),
-        str(measurement.runs),
-        "store" if hit else "board",
-        ", ".join(filter(None, notes)),
-    ]
+    if not text:
+        return 0.0
+    found = _AGE.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise UsageError(f"--max-age {text}: an age is written as 90s, 30m, 12h or 7d")
+    return float(found[1]) * AGE_UNITS_S[found[2]]

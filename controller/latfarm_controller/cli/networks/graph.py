@@ -347,7 +347,8 @@ def _measured(model: Path) -> Graph | None:
     from latfarm_controller.cli.shell.connect import controller
 
     with controller() as client:
-        return client.graph(text)[1]
+        found: Graph = client.graph(text)[1]
+        return found
 
 
 def _typed(graph: Graph, tensor: str) -> dict[str, Any]:

@@ -1,156 +1,17 @@
-"""The controller that a command talks to.
-
-It is a controller on another machine, a running `latfarm serve` of this home, or a controller that
-the command hosts in its own process. The command is a client of the gRPC service in each case.
-"""
+"""The controller that a command talks to; see `latfarm_controller.api.connect`."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
-import grpc
-from latfarm_protos.trust.contexts import Files, TlsFileError
-from latfarm_protos.trust.identity import CONTROLLER
-from latfarm_protos.trust.proof import RefusedError, meet
-from latfarm_protos.trust.revoked import RevokedError
-
-from latfarm_controller.agents.tls import split
 from latfarm_controller.api.client import ControllerClient
-from latfarm_controller.api.messages import MESSAGE_OPTIONS
+from latfarm_controller.api.connect import connected, remote_channel, running_address
 from latfarm_controller.cli.shell import output
 from latfarm_controller.cli.shell.signals import no_signals
 from latfarm_controller.config import load_config
-from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.store.lock import find_holder
 
-if TYPE_CHECKING:
-    from latfarm_controller.config import ControllerConfig
-
-READY_S = 5.0
-"""Longest wait for a controller to answer, in seconds."""
-LOOK_S = 0.2
-"""Pause between two looks at who holds the store, in seconds."""
-
-
-class _Hosted:
-    """A controller that runs on an event loop in a thread of this process."""
-
-    def __init__(self, config: ControllerConfig, wait_s: float) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="controller")
-        self._thread.start()
-        try:
-            self._server = self._run(self._open(config, wait_s))
-        except BaseException:
-            with no_signals():
-                self._stop_loop()
-            raise
-
-    async def _open(self, config: ControllerConfig, wait_s: float) -> Any:
-        from latfarm_controller.api.server import ControllerServer
-
-        return await ControllerServer.open(config, wait_s=wait_s)
-
-    def _run(self, coroutine: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            # When interrupted, wait until the event loop has undone what was begun.
-            future.cancel()
-            raise
-
-    @property
-    def address(self) -> str:
-        return str(self._server.address)
-
-    def close(self) -> None:
-        try:
-            self._run(self._server.close())
-        finally:
-            self._stop_loop()
-
-    def _stop_loop(self) -> None:
-        asyncio.run_coroutine_threadsafe(_finish_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _finish_all() -> None:
-    """Cancel all tasks of this event loop, and wait until they have cleaned up."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def running_address(config: ControllerConfig) -> str:
-    """The address of the running `latfarm serve` of this home; empty if none runs."""
-    holder = find_holder(config.lock_file)
-    address = holder.address if holder is not None else ""
-    if not address:
-        return ""
-    with grpc.insecure_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=READY_S)
-        except grpc.FutureTimeoutError:
-            return ""
-    return address
-
-
-def remote_channel(config: ControllerConfig) -> grpc.Channel:
-    """A channel to the controller on another machine, after both sides have proven themselves.
-
-    Raises:
-        UsageError: our certificate cannot be used.
-        ControllerError: no controller answers there, it is not trusted, or it refuses us.
-    """
-    host, port = split(config.controller)
-    name = config.controller_name or host
-    folder = config.tls_dir
-    files = Files(
-        config.tls_cert or folder / "client.crt",
-        config.tls_key or folder / "client.key",
-        config.tls_ca or folder / "ca.crt",
-    )
-    try:
-        proof = meet(host, port, name, files, (CONTROLLER,), READY_S)
-        credentials = proof.credentials(files)
-    except (TlsFileError, RevokedError) as error:
-        raise UsageError(
-            f"{error}; ask the operator of the farm for a certificate, who makes it with: "
-            "latfarm certs issue NAME --role operator"
-        ) from error
-    except RefusedError as error:
-        reason = error.refusal.reason
-        raise ControllerError(f"{config.controller}: {error} [{reason}]") from error
-    except OSError as error:
-        raise ControllerError(
-            f"no controller answers at {config.controller}: {error.strerror or error}"
-        ) from error
-    options = (*MESSAGE_OPTIONS, ("grpc.ssl_target_name_override", name))
-    return grpc.secure_channel(config.controller, credentials, options=options)
-
-
-def _wait_for_holder(config: ControllerConfig, wait_s: float) -> str:
-    """Wait until nobody holds the store, or its holder serves; the address if it serves."""
-    deadline_s = time.monotonic() + wait_s
-    told = False
-    while True:
-        address = running_address(config)
-        holder = find_holder(config.lock_file)
-        if address or holder is None or time.monotonic() >= deadline_s:
-            return address
-        if not told:
-            output.error(f"waiting for {holder}, which holds the store")
-            told = True
-        time.sleep(LOOK_S)
+__all__ = ["controller", "remote_channel", "running_address"]
 
 
 @contextmanager
@@ -163,23 +24,5 @@ def controller(wait_s: float = 0.0) -> Iterator[ControllerClient]:
     Raises:
         StoreBusyError: another command holds the store; the message names it.
     """
-    config = load_config()
-    if config.controller:
-        with remote_channel(config) as channel:
-            yield ControllerClient(channel)
-        return
-    began_s = time.monotonic()
-    wait_s = max(wait_s, config.lock_wait_ms / 1000.0)
-    address = _wait_for_holder(config, wait_s)
-    if address:
-        with grpc.insecure_channel(address, options=MESSAGE_OPTIONS) as channel:
-            yield ControllerClient(channel)
-        return
-    left_s = max(0.0, wait_s - (time.monotonic() - began_s))
-    hosted = _Hosted(config, left_s)
-    try:
-        with grpc.insecure_channel(hosted.address, options=MESSAGE_OPTIONS) as channel:
-            yield ControllerClient(channel, hosted=True)
-    finally:
-        with no_signals():
-            hosted.close()
+    with connected(load_config(), wait_s, on_wait=output.error, guard=no_signals) as client:
+        yield client

@@ -223,6 +223,6 @@ def for_platform(graph: Graph, platform: str) -> Graph:
     An int8 platform quantises float networks itself. There an int8 file stands for the float
     network that was quantised.
     """
-    from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
+    from latfarm_controller.latency import as_asked
 
-    return dequantised(graph) if "int8" in platform.split("-") and is_quantised(graph) else graph
+    return as_asked(graph, platform)

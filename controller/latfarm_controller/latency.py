@@ -1,0 +1,351 @@
+"""The latency of networks, from Python: `query`, `query_many` and `predict`.
+
+This is the interface of NNLQP's section 7: `query(model_path, batch_size, platform_name)` finds a
+latency in the store or has a board measure it, and `predict(...)` estimates it without a board.
+They ask the controller of the home (`LATFARM_HOME`) if one runs, or the controller of another
+machine (`LATFARM_CONTROLLER`). Otherwise what the store knows is read from it at once, and Ray is
+started only if something must be measured.
+
+```python
+from latfarm_controller.latency import query
+
+answer = query("model.onnx", 1, "local-onnxruntime1.31-fp32-1t")
+print(answer.latency_ms, "from the store" if answer.hit else "measured now")
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from latfarm_predictors.errors import PredictorsError
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SlowCore
+
+from latfarm_controller.app.question import Found, Question
+from latfarm_controller.config import ControllerConfig, load_config
+from latfarm_controller.errors import ControllerError
+
+if TYPE_CHECKING:
+    from latfarm_predictors.predict.answer import Answer
+
+    from latfarm_controller.api.client import ControllerClient
+    from latfarm_controller.api.connect import Guard
+
+INDEXED_QUESTIONS = 100
+"""From this number of questions on, an index of the store is worth its making."""
+Model = Graph | str | Path
+"""A network: as a Graph, or the path of an ONNX file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyAnswer:
+    """The latency of one network on one platform, or why there is none.
+
+    Attributes:
+        model: path of the model, or name of the graph.
+        platform: the platform that was asked about.
+        latency_ms: latency in milliseconds, corrected for the slowdown of the core; None if there
+            is none.
+        timed_ms: the latency as timed, in milliseconds.
+        hit: whether the store had it.
+        same_export: whether exactly this export of the network was measured.
+        measurement: the whole measurement, which may have failed; None if there is none.
+        repeats: all measurements, where several were asked for.
+        origin: source, licence and method of a measurement of another farm; empty for an own one.
+        error: why there is no measurement; None if there is one.
+    """
+
+    model: str
+    platform: str
+    latency_ms: float | None = None
+    timed_ms: float | None = None
+    hit: bool = False
+    same_export: bool = True
+    measurement: Measurement | None = None
+    repeats: tuple[Measurement, ...] = ()
+    origin: dict[str, str] | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """What answers a question, and how a missing answer is measured; see `Question`.
+
+    Attributes:
+        tier: "": any stored answer will do, and a measurement is as thorough as for a publication;
+            "survey": any stored answer, and a measurement takes seconds; "publish": only what was
+            measured for a publication.
+        refresh: measure even if the store has an answer.
+        energy: the energy of an inference is asked for, too.
+        max_age_s: oldest stored answer that will do, in seconds; 0: of any age.
+        measure: whether a board may be asked.
+        repeat: how many times to measure.
+        foreign: whether measurements of other farms may answer.
+    """
+
+    tier: str = ""
+    refresh: bool = False
+    energy: bool = False
+    max_age_s: float = 0.0
+    measure: bool = True
+    repeat: int = 1
+    foreign: bool = False
+
+
+def query(
+    model_path: Model, batch_size: int = 0, platform_name: str = "", **options: Any
+) -> LatencyAnswer:
+    """The latency of a network on a platform, from the store or measured now.
+
+    Args:
+        model_path: an ONNX file, or a Graph.
+        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        platform_name: the platform, such as `local-onnxruntime1.31-fp32-1t`.
+        options: fields of `QueryOptions`.
+
+    Returns:
+        The answer. Its measurement may have failed: then `latency_ms` is None.
+
+    Raises:
+        ControllerError: the platform is not known, or nothing could be measured.
+        ModelFileError: the file is not a usable model.
+    """
+    (answer,) = query_many([model_path], [platform_name], batch_size=batch_size, **options)
+    if answer.error is not None:
+        raise answer.error
+    return answer
+
+
+def query_many(
+    models: Iterable[Model],
+    platform_names: Sequence[str],
+    *,
+    batch_size: int = 0,
+    **options: Any,
+) -> Iterator[LatencyAnswer]:
+    """The latencies of networks on platforms, each as soon as it is there.
+
+    A model that cannot be read or measured has an answer with an `error`; the others go on.
+
+    Args:
+        models: ONNX files or Graphs.
+        platform_names: each network is asked about on each of them.
+        batch_size: batch size for models that leave it open; 0: as the models have it.
+        options: fields of `QueryOptions`.
+    """
+    asked = QueryOptions(**options)
+    with LatencyDatabase() as database:
+        yield from database.query_many(models, platform_names, batch_size=batch_size, options=asked)
+
+
+def predict(
+    model_path: Model, batch_size: int = 0, platform_name: str = "", *, coverage: float = 0.9
+) -> Answer:
+    """Predict the latency of a network from the newest bundle of a platform; no board is used.
+
+    Args:
+        model_path: an ONNX file, or a Graph.
+        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        platform_name: the platform; it may be left out if only one has a bundle.
+        coverage: share of cases in which the latency shall lie in the interval.
+
+    Raises:
+        UsageError: the platform has no bundle.
+        ModelFileError: the file is not a usable model.
+    """
+    from latfarm_controller.training.bundles import open_bundle
+
+    predictor = open_bundle(load_config().bundles_dir, platform_name)
+    graph = as_asked(read(model_path, batch_size), predictor.platform)
+    return predictor.predict(graph, coverage)
+
+
+def read(model: Model, batch_size: int = 0) -> Graph:
+    """The network of a model.
+
+    Raises:
+        ModelFileError: the file is not a usable model.
+    """
+    if isinstance(model, Graph):
+        return model
+    from latfarm_predictors.frontends.onnx import read_onnx
+
+    return read_onnx(model, batch=batch_size or None)
+
+
+def as_asked(graph: Graph, platform: str) -> Graph:
+    """The form in which a platform is asked about a model.
+
+    An int8 platform quantises float networks itself. There an int8 file stands for the float
+    network that was quantised.
+    """
+    if "int8" not in platform.split("-"):
+        return graph
+    from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
+
+    return dequantised(graph) if is_quantised(graph) else graph
+
+
+class LatencyDatabase:
+    """Asks many times over one connection, which lasts as long as the block. Not thread-safe.
+
+    Args:
+        config: the settings; None: those of this process.
+        wait_s: seconds to wait for another process that holds the store.
+        on_progress: is told texts for people.
+        guard: keeps signals away while a hosted controller stops.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig | None = None,
+        wait_s: float = 0.0,
+        on_progress: Callable[[str], None] = lambda _text: None,
+        guard: Guard = nullcontext,
+    ) -> None:
+        self._config = load_config() if config is None else config
+        self._wait_s = max(wait_s, self._config.lock_wait_ms / 1000.0)
+        self._on_progress = on_progress
+        self._guard = guard
+        self._stack = ExitStack()
+        self._client: ControllerClient | None = None
+
+    def __enter__(self) -> LatencyDatabase:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._client = None
+        self._stack.close()
+
+    def query_many(
+        self,
+        models: Iterable[Model],
+        platforms: Sequence[str],
+        *,
+        batch_size: int = 0,
+        options: QueryOptions | None = None,
+    ) -> Iterator[LatencyAnswer]:
+        """The latencies of networks on platforms, each as soon as it is there."""
+        names: list[str] = []
+        questions: list[Question] = []
+        for model in models:
+            name = model.name if isinstance(model, Graph) else str(model)
+            try:
+                graph = read(model, batch_size)
+            except (PredictorsError, OSError) as error:
+                yield from (LatencyAnswer(name, platform, error=error) for platform in platforms)
+                continue
+            for platform in platforms:
+                names.append(name)
+                questions.append(question_about(graph, platform, options or QueryOptions()))
+        for place, end in self.ask(questions):
+            yield answer_of(names[place], questions[place], end)
+
+    def ask(self, questions: Sequence[Question]) -> Iterator[tuple[int, Found | Exception]]:
+        """The ends of questions, each with the position of its question, as they come."""
+        places = list(range(len(questions)))
+        if self._connect(host=False) is None:
+            found = self._stored(questions)
+            yield from found.items()
+            places = [place for place in places if place not in found]
+        if not places:
+            return
+        client = self._connect(host=True)
+        assert client is not None
+        if len(places) == 1:
+            question = questions[places[0]]
+            try:
+                yield places[0], client.query(question, on_progress=self._on_progress)
+            except ControllerError as error:
+                yield places[0], error
+            return
+        for place, end in client.query_many([questions[place] for place in places]):
+            yield places[place], end
+
+    def _connect(self, *, host: bool) -> ControllerClient | None:
+        """A client of a running controller; without one, of a hosted one, or None."""
+        from latfarm_controller.api.connect import connected, wait_for_holder
+
+        if self._client is None:
+            config = self._config
+            runs = bool(config.controller) or bool(
+                wait_for_holder(config, self._wait_s, self._on_progress)
+            )
+            if runs or host:
+                self._client = self._stack.enter_context(
+                    connected(config, self._wait_s, on_wait=self._on_progress, guard=self._guard)
+                )
+        return self._client
+
+    def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
+        """What the store of this home answers by itself, or refuses, by position."""
+        from latfarm_controller.app.stored_answers import StoredAnswers
+        from latfarm_controller.store.duckdb import DuckDBStore
+        from latfarm_controller.store.lock import StoreLock
+        from latfarm_controller.training.bundle_notes import NewestNotes
+        from latfarm_controller.training.bundles import newest
+
+        config = self._config
+        ended: dict[int, Found | Exception] = {}
+        sound: list[int] = []
+        for place, question in enumerate(questions):
+            try:
+                question.check()
+                sound.append(place)
+            except ControllerError as error:
+                ended[place] = error
+        if not config.store_file.exists() and all(question.measure for question in questions):
+            return ended
+        config.make_dirs()
+        lock = StoreLock(config.lock_file)
+        lock.acquire(1000.0 * self._wait_s)
+        index = len(sound) >= INDEXED_QUESTIONS
+        with lock, DuckDBStore(config.store_file, index=index) as store:
+            answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
+            asked = [questions[place] for place in sound]
+            for place, found in zip(sound, answers.find(asked), strict=True):
+                if found is not None:
+                    ended[place] = found
+                elif not questions[place].measure:
+                    known = tuple(newest(config.bundles_dir))
+                    ended[place] = answers.nothing(questions[place], known)
+        return ended
+
+
+def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:
+    """The question about a network on a platform."""
+    return replace(
+        Question.about(as_asked(graph, platform), platform),
+        tier=options.tier,
+        refresh=options.refresh,
+        energy=options.energy,
+        max_age_s=options.max_age_s,
+        measure=options.measure,
+        repeat=options.repeat,
+        foreign=options.foreign,
+    )
+
+
+def answer_of(name: str, question: Question, end: Found | Exception) -> LatencyAnswer:
+    """The answer to a question about a model of that name."""
+    if isinstance(end, Exception):
+        return LatencyAnswer(name, question.platform, error=end)
+    measurement = end.measurement
+    latency = SlowCore.told_by(measurement).latency(measurement) if measurement.ok else None
+    return LatencyAnswer(
+        name,
+        question.platform,
+        None if latency is None else latency.corrected_ms,
+        None if latency is None else latency.timed_ms,
+        end.hit,
+        measurement.graph_hash == question.graph_hash,
+        measurement,
+        end.repeats,
+        end.origin,
+    )

@@ -1,0 +1,1 @@
+"""Export of measurements to other farms, and import of theirs."""
