@@ -208,7 +208,7 @@ class AgentClient:
             try:
                 result = await self._ask(method, message, deadline_s, hear)
             except CutError as error:
-                fruitless = 0 if heard else fruitless + 1
+                fruitless = 0 if heard or error.progress else fruitless + 1
                 if fruitless >= FRUITLESS_TRIES or time.monotonic() >= deadline_s:
                     raise AgentLostError(
                         f"{self.address}: lost request {request.request_id}: {error}"
@@ -344,7 +344,7 @@ class AgentClient:
                 if not reading.cancelled():
                     reading.exception()  # marks the exception as seen; it was raised above
 
-    async def _listen(self, reading: asyncio.Task[Any]) -> None:
+    async def _listen(self, reading: asyncio.Future[Any]) -> None:
         """Wait for the next event; if none comes, ask the board whether it is still there."""
         while True:
             # asyncio.wait_for would cancel the read, and with it the whole call.

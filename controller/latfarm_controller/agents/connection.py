@@ -23,7 +23,12 @@ DESCRIPTION_BYTES = 2 << 20
 """Largest description of a board: 500 platforms with their settings have about half of that."""
 ANSWER_BYTES = 1 << 16
 """Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
-_LARGER = {"Describe": DESCRIPTION_BYTES, "Measure": RESULT_BYTES, "Profile": RESULT_BYTES}
+_LARGER = {
+    "Describe": DESCRIPTION_BYTES,
+    "Measure": RESULT_BYTES,
+    "Profile": RESULT_BYTES,
+    "Work": RESULT_BYTES,
+}
 _SERVICE = "latfarm_protos.v1.AgentService"
 # A small message can become a large one in memory: empty parts of two bytes become fifty times as
 # large (measured with protobuf 7). So each call has a limit of its own (gRFC A2, service config).
@@ -73,7 +78,14 @@ class Patience:
 
 
 class CutError(Exception):
-    """A connection or stream broke, so that the same call may succeed later; says how it broke."""
+    """A connection or stream broke, so that the same call may succeed later; says how it broke.
+
+    `progress`: the board was heard of meanwhile, so that another try is not in vain.
+    """
+
+    def __init__(self, text: str, *, progress: bool = False) -> None:
+        super().__init__(text)
+        self.progress = progress
 
 
 class AgentConnection:

@@ -171,6 +171,9 @@ class FakeClient:
             self.board.busy = self.board.turn.locked()
         return measurement
 
+    async def withdraw(self, request_id: str) -> bool:
+        return False
+
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         self.board.acknowledged += request_ids
         return len(request_ids)

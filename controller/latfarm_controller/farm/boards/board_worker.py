@@ -49,6 +49,8 @@ from latfarm_controller.farm.scheduling.messages import (
     Withdrawn,
 )
 
+WITHDRAWN = "CANCELLED"
+"""Error code with which a board answers a request that was withdrawn while it ran."""
 UPLOAD_FAILED = "UPLOAD_FAILED"
 """Error code of a measurement whose model could not be uploaded."""
 BOARD_REFUSED = "BOARD_REFUSED"
@@ -99,6 +101,7 @@ class BoardWorker:
         self._last_ms = SHORT_MS  # how long the last measurement took
         self._answered_s = 0.0  # when the last answer came
         self._aborting: set[str] = set()  # ids of running requests that are to be stopped
+        self._stopping: set[str] = set()  # those of them that the board was told to stop
         self._lacking_bytes = 0  # size of the largest model for which the disk had no room
         self._changed = Signal()
 
@@ -201,6 +204,7 @@ class BoardWorker:
             self._queue.clear()
             self._running.clear()
             self._aborting.clear()
+            self._stopping.clear()
             # If the board cannot be reached, its lease runs out by itself.
             with contextlib.suppress(AgentError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
@@ -313,7 +317,11 @@ class BoardWorker:
             self._answered_s, self._last_ms = now_s, busy_ms
             self._running.remove(first)
             self._aborting.discard(first.request_id)  # it is too late to stop it
-            self._emit(ResultReceived(self.board_id, measurement, busy_ms))
+            if first.request_id in self._stopping and measurement.error_code == WITHDRAWN:
+                self._emit(Withdrawn(self.board_id, first.request_id))
+            else:
+                self._emit(ResultReceived(self.board_id, measurement, busy_ms))
+            self._stopping.discard(first.request_id)
             self._changed.notify()
 
     def _answered_or_aborting(self) -> bool:
@@ -327,7 +335,16 @@ class BoardWorker:
         return first.task.done() or first.request_id in self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
-        """Stop what runs, by giving the lease back and taking it again."""
+        """Stop what is to be stopped.
+
+        A board that cannot stop single requests stops all of them: it gets its lease back, and is
+        leased again.
+        """
+        if all([await client.withdraw(request_id) for request_id in self._aborting]):
+            self._stopping |= self._aborting
+            self._aborting.clear()
+            self._changed.notify()
+            return
         for request in self._running:
             request.task.cancel()
         await asyncio.gather(*(request.task for request in self._running), return_exceptions=True)
@@ -350,7 +367,8 @@ class BoardWorker:
             raise
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
-            return self._failure(item, BOARD_REFUSED, f"{what}{error}")
+            code = DISK_FULL if isinstance(error, DiskFullError) else BOARD_REFUSED
+            return self._failure(item, code, f"{what}{error}")
 
     def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
         request, now_s = item.order.request, time.time()
