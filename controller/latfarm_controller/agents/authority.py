@@ -58,7 +58,7 @@ CA_DAYS = 3650
 DAYS = 365
 """Days that a certificate is valid, unless told otherwise."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_USAGE = {AGENT: "serverAuth", CONTROLLER: "clientAuth,serverAuth"}
+_USAGE = {AGENT: "serverAuth,clientAuth", CONTROLLER: "clientAuth,serverAuth"}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _PASSIN = ("-passin", "stdin")
 _CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"

@@ -138,6 +138,10 @@ def accept(
     config = load_config()
     registry = Registry(config.boards_file)
     entry = proven(registry.get(name), config.tls_dir)
+    if entry.dials_in:
+        registry.forget_id(name)
+        output.err().print(f"board {name}: the id that it has when it dials in next is noted")
+        return
     found = asyncio.run(health.check(replace(entry, board_id=""), timeout_s * 1e3))
     if found.info is None:
         raise AgentLostError(f"board {name} does not tell its id: {found.error}")
