@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 from latfarm_predictors.measurement import Measurement, Settings
@@ -229,7 +229,7 @@ class AgentClient:
         """Close the connection; a lease that was not released expires by itself."""
         await self._connection.close()
 
-    async def __aenter__(self) -> AgentClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

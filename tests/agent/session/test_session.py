@@ -33,7 +33,6 @@ from latfarm_agent.session.messages import (
 )
 from latfarm_agent.session.session import (
     AGENT_STOPPED,
-    CANCELLED,
     LEASE_LOST,
     QUARANTINED,
     Session,
@@ -168,36 +167,6 @@ def test_the_end_of_a_lease_cancels_what_runs_and_drops_what_waits() -> None:
     assert isinstance(drop, DropJob)
     assert (drop.job, drop.code) == (job("b"), LEASE_LOST)
     assert session.state is SessionState.RUNNING, "until the bench has stopped"
-
-
-def test_a_withdrawn_job_is_stopped_once_or_dropped_and_the_others_stay() -> None:
-    session = running()
-    for request_id in "bc":
-        session.handle(MeasureRequested(2, job(request_id)))
-    text = "the request was withdrawn before the measurement was done"
-    assert session.handle(WithdrawRequested(3, 1, "b")) == [DropJob(job("b"), CANCELLED, text)]
-    assert session.handle(WithdrawRequested(4, 1, "a")) == [CancelJob(job(), CANCELLED, text)]
-    assert session.handle(WithdrawRequested(5, 1, "a")) == []
-    assert session.queued == [job("c")]
-    assert session.handle(MeasurementFinished(6, job(), Verdict.VOID)) == [StartJob(job("c"))]
-
-
-def test_only_the_holder_can_withdraw_and_only_what_is_not_finished() -> None:
-    session = running()
-    [refused] = session.handle(WithdrawRequested(2, 7, "a"))
-    assert isinstance(refused, Refuse)
-    assert isinstance(refused.error, errors.LeaseLostError)
-    assert session.handle(WithdrawRequested(3, 1, "unknown")) == []
-    session.handle(MeasurementFinished(4, job(), Verdict.GOOD))
-    assert session.handle(WithdrawRequested(5, 1, "a")) == []
-
-
-def test_a_job_of_an_earlier_lease_is_not_withdrawn_by_the_next_holder() -> None:
-    session = running()
-    session.handle(ReleaseRequested(2, 1))
-    session.handle(AcquireRequested(3, "bob", 5000))
-    assert session.handle(WithdrawRequested(4, 2, "a")) == []
-    assert session.running == job()
 
 
 def test_a_new_holder_waits_for_the_cancelled_job_and_does_not_join_it() -> None:

@@ -67,45 +67,49 @@ def list_boards(
     )
 
 
+Address = Annotated[str, typer.Argument(help="Address of the board's agent, as HOST:PORT.")]
+DialsIn = Annotated[
+    bool,
+    typer.Option(
+        "--dials-in",
+        help="The board's agent calls this controller, for a board behind a NAT. NAME must be the "
+        "name in its certificate, and there is no address.",
+    ),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(help="Certificate of the authority that signed the board's certificate."),
+]
+Cert = Annotated[Path | None, typer.Option(help="Our certificate, as a file.")]
+Key = Annotated[Path | None, typer.Option(help="Private key of our certificate, as a file.")]
+ServerName = Annotated[
+    str, typer.Option(help="Name in the board's certificate. Default: the host of the address.")
+]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Change the entry of a board that is already in the inventory."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Talk to the board without certificates, even if it is another machine. Use "
+        "this only in a network that you trust.",
+    ),
+]
+
+
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="Name for the board in this inventory.")],
-    address: Annotated[
-        str, typer.Argument(help="Address of the board's agent, as HOST:PORT.")
-    ] = "",
-    ca: Annotated[
-        Path | None,
-        typer.Option(help="Certificate of the authority that signed the board's certificate."),
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="Our certificate, as a file.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Private key of our certificate, as a file.")
-    ] = None,
-    server_name: Annotated[
-        str, typer.Option(help="Name in the board's certificate. Default: the host of the address.")
-    ] = "",
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace", help="Change the entry of a board that is already in the inventory."
-        ),
-    ] = False,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Talk to the board without certificates, even if it is another machine. Use "
-            "this only in a network that you trust.",
-        ),
-    ] = False,
-    dials_in: Annotated[
-        bool,
-        typer.Option(
-            "--dials-in",
-            help="The board's agent calls this controller, for a board behind a NAT. NAME must be "
-            "the name in its certificate, and there is no address.",
-        ),
-    ] = False,
+    address: Address = "",
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    server_name: ServerName = "",
+    replace: Replace = False,
+    insecure: Insecure = False,
+    dials_in: DialsIn = False,
 ) -> None:
     """Add a board whose agent is already running.
 
@@ -145,8 +149,7 @@ def add(
         name, address, tls, replace=replace, insecure=insecure, dials_in=dials_in
     )
     audited.note("board.enrolled", name, address=entry.where, certificates=tls is not None)
-    told = "which dials in," if dials_in else f"at {address}"
-    output.err().print(f"board {name} {told} was added")
+    output.err().print(f"board {name} ({entry.where}) was added")
 
 
 @app.command()
