@@ -40,7 +40,9 @@ PATIENCE = Patience(call_ms=20_000, away_ms=20_000, quiet_ms=20_000)
 
 
 def files_of(home: Home, name: str, role: str, board_id: str = "") -> Files:
-    cert = home.authority.issue(name, role, ["127.0.0.1"], board_id=board_id)
+    cert = home.authority.issue(
+        name, role, ["127.0.0.1"], board_id=board_id, dials_in=role == AGENT
+    )
     return Files(cert, cert.with_suffix(".key"), home.authority.cert)
 
 

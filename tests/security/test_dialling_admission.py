@@ -12,7 +12,7 @@ import pytest
 from latfarm_agent.errors import AgentUsageError
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.server import ControllerServer
-from latfarm_controller.errors import AgentLostError
+from latfarm_controller.errors import AgentLostError, ControllerError, UsageError
 from latfarm_protos.trust import dialling
 from latfarm_protos.trust.identity import AGENT, CONTROLLER, OPERATOR, VIEWER
 
@@ -142,16 +142,47 @@ def test_a_board_that_is_removed_from_the_inventory_is_cut_off(
     play(test)
 
 
-def test_a_board_does_not_dial_a_server_that_is_no_controller(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_board_does_not_dial_a_server_that_is_no_controller(place: Place) -> None:
     async def test() -> None:
         async with place.taking(AGENT) as boards:
-            await place.agent()
-            await until(lambda: "has the role agent, not controller" in caplog.text)
+            _, server = await place.agent()
+            counted = re.compile(r'refused_connections_total\{reason="wrong_role"\} [1-9]')
+            await until(lambda: counted.search(server.metrics.text()))
             assert not boards.board_id(NAME)
 
     play(test)
+
+
+def test_a_certificate_for_dialling_in_does_not_open_the_api(own_home: Home) -> None:
+    own_home.authority.issue(NAME, AGENT, dials_in=True)
+    issued = own_home.authority.folder / "issued"
+    person = own_home.config.model_copy(
+        update={
+            "tls_cert": issued / f"{NAME}.crt",
+            "tls_key": issued / f"{NAME}.key",
+            "tls_ca": own_home.authority.cert,
+        }
+    )
+
+    async def test() -> None:
+        server = await ControllerServer.open(own_home.config, listen="127.0.0.1:0")
+        try:
+
+            def look() -> None:
+                with channel(server, person) as opened:
+                    ControllerClient(opened).boards()
+
+            with pytest.raises(ControllerError, match="has the role agent"):
+                await asyncio.to_thread(look)
+        finally:
+            await server.close()
+
+    play(test)
+
+
+def test_only_a_board_gets_a_certificate_for_dialling_in(own_home: Home) -> None:
+    with pytest.raises(UsageError, match="only a board dials in"):
+        own_home.authority.issue("ada", OPERATOR, dials_in=True)
 
 
 def test_a_board_needs_certificates_to_dial(tmp_path: Path) -> None:
