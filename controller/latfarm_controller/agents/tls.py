@@ -74,9 +74,12 @@ def check_open(address: str, tls: ControllerTlsFiles | None, insecure: bool) -> 
 
     Raises:
         CertificateError: there are no certificates, and `insecure` is not set.
+        AgentLostError: the board dials in, and this process takes no such boards.
     """
     if address.startswith(UNIX):
         return
+    if not address:
+        raise AgentLostError("the board dials in, which needs `latfarm serve --listen HOST:PORT`")
     if tls is None and not insecure and not is_loopback(split(address)[0]):
         raise CertificateError(
             f"{address} is beyond loopback, and there are no certificates to prove who is there: "
