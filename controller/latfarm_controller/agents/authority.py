@@ -180,8 +180,7 @@ class Authority:
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             extensions = Path(scratch) / "extensions"
             usage = _BOTH if dials_in else _USAGE.get(role, "clientAuth")
-            text = _extensions(role, [name, *names], usage, board_id)
-            extensions.write_text(text, encoding="ascii")
+            extensions.write_text(_extensions(role, [name, *names], usage, board_id), "ascii")
             asked = Path(scratch) / "new.csr"
             made = ("-keyout", "new.key") if request is None else ()
             if request is None:
