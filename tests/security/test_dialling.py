@@ -55,7 +55,7 @@ def test_a_board_that_listens_nowhere_is_worked_with_like_any_other(place: Place
         async with place.taking() as boards:
             before = listening()
             farm, server = await place.agent()
-            assert listening() == before
+            assert listening() <= before
             assert server.address == ""
             await until(lambda: boards.board_id(NAME) == ID)
             async with place.client(boards) as client:

@@ -10,7 +10,7 @@ from latfarm_controller.agents import streaming as streaming_module
 from latfarm_controller.agents import work_stream
 from latfarm_controller.agents.board import MeasuringStage
 from latfarm_controller.agents.client import FRUITLESS_TRIES
-from latfarm_controller.agents.connection import CutError, Patience
+from latfarm_controller.agents.connection import CutError
 from latfarm_controller.agents.streaming import INLINE_BYTES, StreamingClient
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import (
@@ -24,7 +24,7 @@ from latfarm_controller.farm.boards.interfaces import BoardClient, BoardRequest
 from latfarm_predictors.measurement import Outcome
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from tests.controller.agents.fake_agent import GRAPH, REQUEST, digest
+from tests.controller.agents.fake_agent import GRAPH, IMPATIENT, REQUEST, digest
 from tests.controller.agents.fake_streaming_agent import StreamingFakeAgent, streaming
 
 pytestmark = pytest.mark.timeout(60)
@@ -350,7 +350,8 @@ def test_a_cancelled_measure_leaves_the_stream_usable() -> None:
 def test_a_silent_board_is_lost_in_time() -> None:
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
         agent.describe_faults = ["hang"] * 99
+        client.patience = client._connection._patience = IMPATIENT
         with pytest.raises(AgentLostError, match=client.address):
             await client.measure(ASKED, SHA256)
 
-    streaming(test, Patience(call_ms=150, away_ms=150, quiet_ms=20), stream_faults=["hang"] * 9)
+    streaming(test, stream_faults=["hang"] * 9)
