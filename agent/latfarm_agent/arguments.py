@@ -278,6 +278,19 @@ def _add_serve_arguments(serve: argparse.ArgumentParser) -> None:
         help="address to serve on (default: 127.0.0.1:50051); port 0 takes any free port",
     )
     serve.add_argument(
+        "--controller",
+        default="",
+        metavar="HOST:PORT",
+        help="call the controller there and listen nowhere, for a board that cannot be called; "
+        "needs certificates, and `latfarm boards add NAME --dials-in` on the controller",
+    )
+    serve.add_argument(
+        "--controller-name",
+        default="",
+        metavar="NAME",
+        help="name in the certificate of that controller; default: its HOST",
+    )
+    serve.add_argument(
         "--state-dir", type=Path, help="folder for models, results and the lease token"
     )
     serve.add_argument(

@@ -81,6 +81,10 @@ def _serve(
     from latfarm_agent.service.lifetime import Ending
     from latfarm_agent.service.server import AgentServer
 
+    if args.controller and (args.metrics_port is not None or args.port_file is not None):
+        raise AgentUsageError(
+            "--controller: the agent listens nowhere: leave --metrics-port and --port-file out"
+        )
     config = _service_config(args)
     state_dir = config.state_dir
     ending = Ending()
@@ -100,7 +104,8 @@ def _serve(
         if args.port_file is not None:
             write_whole(args.port_file, f"{server.address}\n")
         served = True
-        print(f"latfarm-agent: {args.name} serves on {server.address}", file=sys.stderr)
+        how = f"calls {args.controller}" if args.controller else f"serves on {server.address}"
+        print(f"latfarm-agent: {args.name} {how}", file=sys.stderr)
         ending.wait()
     finally:
         if metrics_server is not None:
@@ -165,6 +170,8 @@ def _service_config(args: argparse.Namespace) -> ServiceConfig:
     return ServiceConfig(
         state_dir=args.state_dir or default_state_dir(args.name),
         listen=args.listen,
+        controller=getattr(args, "controller", ""),
+        controller_name=getattr(args, "controller_name", ""),
         tls=_tls_files(args),
         insecure=args.insecure,
         reflection=args.reflection,

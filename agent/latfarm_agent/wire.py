@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from typing import Any, Sequence, TypeVar
 
 from google.protobuf.json_format import MessageToDict
@@ -93,6 +94,15 @@ def request_from_pb(request: pb.MeasureRequest) -> BenchRequest:
         settings_from_pb(request.settings),
         dict(request.companions),
     )
+
+
+def question_of(request: pb.MeasureRequest, profile: bool) -> str:
+    """A digest of what a message asks, which no lease changes."""
+    question = pb.MeasureRequest()
+    question.CopyFrom(request)
+    question.token = 0
+    kind = b"profile" if profile else b"measure"
+    return hashlib.sha256(kind + question.SerializeToString(deterministic=True)).hexdigest()
 
 
 def stage_as_pb(stage: BenchStage) -> pb.Stage:

@@ -31,7 +31,7 @@ PROFILE = {
 }
 """The simulated board that the agent under attack is."""
 AGENT_METHODS = ("Describe", "AcquireLease", "RenewLease", "GetBlob", "UploadBlob", "Measure",
-                 "Profile", "ListResults", "Acknowledge", "ReleaseLease")  # fmt: skip
+                 "Profile", "ListResults", "Acknowledge", "ReleaseLease", "Work")  # fmt: skip
 CONTROLLER_METHODS = ("ListBoards", "Predict", "Query", "StartCampaign", "GetCampaign",
                       "DrainBoard", "ListResults", "WatchBoard")  # fmt: skip
 

@@ -19,6 +19,7 @@ import pytest
 from latfarm_controller.agents.board import BoardInfo, MeasuringStage
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
+from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import LeaseError
 from latfarm_controller.farm.boards.interfaces import BoardRequest
@@ -141,6 +142,36 @@ def test_from_question_to_stored_answer(agent: LocalAgent, tmp_path: Path) -> No
 
     asyncio.run(main())
     assert "timing" in {stage.name for stage in stages}
+
+
+def test_the_stream_and_plain_calls_give_the_same_measurement(agent: LocalAgent) -> None:
+    """An older controller makes plain calls, and a newer one uses the stream of the same agent."""
+    request = ask(repeat=7)
+    sha256, data = model(request)
+    stages: list[MeasuringStage] = []
+
+    async def main() -> None:
+        async with StreamingClient(agent.address, "test") as client:
+            await client.describe()
+            assert client.streams
+            await client.acquire(30_000)
+            assert await client.upload(sha256, data) == 0  # it goes with the order
+            streamed = await client.measure(BoardRequest.of(request), sha256, stages.append)
+            assert (await client.renew()).ttl_ms == 30_000
+            async with AgentClient(agent.address, "test") as older:
+                older._lease = client.lease
+                assert await older.upload(sha256, data) == 0
+                plain = await older.measure(BoardRequest.of(request), sha256)
+            assert replace(plain, received_at_s=streamed.received_at_s) == streamed
+            assert streamed.ok
+            assert "timing" in [stage.name for stage in stages]
+            await client.acknowledge([request.request_id])
+            await client.release()  # which first sends what waits
+            await client.acquire(30_000)
+            assert await client.acknowledge([request.request_id]) == 0
+            await client.release()
+
+    asyncio.run(main())
 
 
 def test_failures_of_models_are_data(agent: LocalAgent) -> None:

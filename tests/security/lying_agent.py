@@ -84,6 +84,31 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         async for event in self._measured(self._agent.Profile(request), context):
             yield event
 
+    async def Work(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        call = self._agent.Work()
+
+        async def hand_on() -> None:
+            async for message in messages:
+                await call.write(message)
+            await call.done_writing()
+
+        handing_on = asyncio.create_task(hand_on())
+        try:
+            async for message in call:
+                if message.WhichOneof("message") == "result":
+                    await self.gate.wait()
+                    self.measured.add(message.result.request_id)
+                    self.result(message.result)
+                yield message
+        except grpc.aio.AioRpcError as error:
+            await context.abort(
+                error.code(), error.details(), tuple(error.trailing_metadata() or ())
+            )
+        finally:
+            handing_on.cancel()
+            await asyncio.gather(handing_on, return_exceptions=True)
+            call.cancel()
+
     async def _measured(self, call: Any, context: Any) -> AsyncIterator[Any]:
         try:
             async for event in call:

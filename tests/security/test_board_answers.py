@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from latfarm_controller.agents import bounds, results, wire
+from latfarm_controller.agents import bounds, call_errors, results, wire
 from latfarm_controller.agents.spooled import answer_from_spool, spooled_from_pb
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import AgentError
@@ -57,6 +57,7 @@ CONVERSIONS: Mapping[str, Callable[[Any], object]] = {
     "Settings": results.settings_from_pb,
     "Session": results.session_from_pb,
     "Layer": results.layer_from_pb,
+    "Refusal": lambda message: str(call_errors.refusal_as_error(message, "192.0.2.7:7440")),
 }
 """The conversions of messages and of their parts, but for `Result`, which needs its request."""
 UNUSED = {"ReleaseLeaseResponse", "BlobState", "AcknowledgeResponse"}
@@ -124,8 +125,14 @@ def question(energy_ms: float, *, profile: bool) -> BoardRequest:
 
 def test_every_answer_of_the_service_has_a_conversion() -> None:
     answers = {method.output_type.name for method in SERVICE.methods}
-    assert answers == {"DescribeResponse", "Lease", "MeasureEvent", "ListResultsResponse", *UNUSED}
+    assert answers == {
+        *("DescribeResponse", "Lease", "MeasureEvent", "ListResultsResponse", "FromBoard"),
+        *UNUSED,
+    }
     assert {field.name for field in pb.MeasureEvent.DESCRIPTOR.fields} == {"stage", "result"}
+    parts = {field.message_type.name for field in pb.FromBoard.DESCRIPTOR.fields}
+    assert parts == {"Result", "Refusal", "Lease", "OrderStage"}
+    assert {field.name for field in pb.OrderStage.DESCRIPTOR.fields} == {"request_id", "stage"}
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)

@@ -15,18 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Callable
 
 from latfarm_agent import wire
-from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage, DescribedBoard, OfferedRuntime
 from latfarm_agent.errors import RequestError, StateError
 from latfarm_agent.files import companions
-from latfarm_agent.files.blobs import BlobStore, check_sha256
-from latfarm_agent.files.spool import Entry, Spool
+from latfarm_agent.files.blobs import check_sha256
+from latfarm_agent.files.spool import Entry
 from latfarm_agent.service.job_runner import JobRunner
 from latfarm_agent.service.jobs import JobRequest, LiveJob
-from latfarm_agent.service.metrics import AgentMetrics
 from latfarm_agent.service.offer import BoardOffer
+from latfarm_agent.service.parts import AgentParts, connect_gauges
 from latfarm_agent.service.spooled_results import SpooledResults
-from latfarm_agent.service.tokens import TokenFile
 from latfarm_agent.service.verdicts import failure, fill_in, judge
 from latfarm_agent.session.messages import (
     AcquireRequested,
@@ -50,8 +48,9 @@ from latfarm_agent.session.messages import (
     StartJob,
     StopRequested,
     Ticked,
+    WithdrawRequested,
 )
-from latfarm_agent.session.session import Session
+from latfarm_agent.session.session import CANCELLED
 
 ROOM = "disk_room_bytes"
 """Condition of the board that tells how large a model it would take now, in bytes."""
@@ -63,27 +62,6 @@ REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """A request id: 1 to 128 printable ASCII characters without spaces."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class AgentParts:
-    """What a conductor works with.
-
-    Attributes:
-        bench: measures; its `measure` is called by one thread at a time.
-        session: the state machine, made with the last token of `tokens`.
-        blobs: the models.
-        spool: the finished results.
-        tokens: keeps the highest lease token on disk.
-        metrics: counts what happens.
-    """
-
-    bench: MeasuringBench
-    session: Session
-    blobs: BlobStore
-    spool: Spool
-    tokens: TokenFile
-    metrics: AgentMetrics
 
 
 @dataclass(frozen=True)
@@ -127,19 +105,7 @@ class Conductor:
         self._results = SpooledResults(parts.spool, parts.metrics)
         self._runner = JobRunner(parts.bench, self._offer, parts.metrics, self._finish)
         self._clock = threading.Thread(target=self._watch_clock, name="clock", daemon=True)
-        self._connect_metrics(parts)
-
-    def _connect_metrics(self, parts: AgentParts) -> None:
-        """Let the gauges read their values when they are asked for."""
-        metrics, session, spool, blobs = parts.metrics, parts.session, parts.spool, parts.blobs
-        metrics.lease_remaining_seconds.set_function(self._lease_remaining_s)
-        metrics.queue_length.set_function(lambda: len(session.queued))
-        metrics.spooled_results.set_function(lambda: len(spool))
-        metrics.spool_bytes.set_function(lambda: spool.total_bytes)
-        metrics.blobs.set_function(lambda: blobs.count)
-        metrics.blob_bytes.set_function(lambda: blobs.total_bytes)
-        metrics.blob_evictions.set_function(lambda: blobs.evictions)
-        metrics.conditions.set_source(self._conditions)
+        connect_gauges(parts, self._lease_remaining_s, self._conditions)
 
     @property
     def state(self) -> SessionState:
@@ -225,9 +191,30 @@ class Conductor:
         Raises:
             LeaseLostError: it is not.
         """
+        self.lease_left_s(token)
+
+    def lease_left_s(self, token: int) -> float:
+        """How long the lease of the token lasts without another renewal, in seconds.
+
+        Raises:
+            LeaseLostError: the token is not the token of the lease now.
+        """
         with self._lock:
             self._send(Ticked(self._now_ms()))
             self._session.check_token(token)
+            return self._lease_remaining_s()
+
+    def withdraw(self, token: int, request_id: str) -> None:
+        """Stop a measurement, or take it out of the queue; nothing happens if it is finished.
+
+        Those who listen receive a result with the code CANCELLED, which the spool does not keep.
+
+        Raises:
+            LeaseLostError: the token is not the lease's.
+        """
+        with self._lock:
+            event = WithdrawRequested(self._now_ms(), token, request_id)
+            self._raise_refusal(self._send(event))
 
     def measure(self, asked: JobRequest) -> LiveJob:
         """Measure, join the same measurement, or take its result from the spool.
@@ -353,7 +340,8 @@ class Conductor:
         live = self._live.pop(instruction.job)
         request = live.asked.request
         result = failure(request, self._offer, instruction.code, instruction.message)
-        self._results.keep(live.job, result)
+        if instruction.code != CANCELLED:
+            self._results.keep(live.job, result)
         companions.release_all(self.blobs, live.asked.blobs)
         live.publish(result)
 
@@ -394,7 +382,8 @@ class Conductor:
         self._metrics.measured(kind, result.outcome, result.error_code, busy_s, result.conditions)
         # Kept before listeners hear of it and before the session forgets the job, so that a repeat
         # of the request finds the result or the job at any moment.
-        self._results.keep(live.job, result)
+        if cancellation is None or cancellation[0] != CANCELLED:
+            self._results.keep(live.job, result)
         with self._lock:
             del self._live[live.job]
             self._send(MeasurementFinished(self._now_ms(), live.job, verdict))

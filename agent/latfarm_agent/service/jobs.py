@@ -63,6 +63,7 @@ class LiveJob:
         self._cancelled = threading.Event()
         self._condition = threading.Condition()
         self._events: deque[JobEvent] = deque()
+        self._hearers: list[Callable[[JobEvent], None]] = []
         self._dropped = 0
         self._done = False
 
@@ -79,6 +80,11 @@ class LiveJob:
             if not self._sealed and self.cancellation is None:
                 self.cancellation = (code, message)
                 self._cancelled.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether its result was published."""
+        return self._done
 
     def cancelled(self) -> bool:
         """Whether the bench is to stop."""
@@ -101,6 +107,25 @@ class LiveJob:
                 self._events.popleft()
                 self._dropped += 1
             self._condition.notify_all()
+            for hear in self._hearers:
+                hear(event)
+
+    def subscribe(self, hear: Callable[[JobEvent], None]) -> None:
+        """Have `hear` called with each event, in order: first with those that are kept already.
+
+        `hear` is called by the thread of the event, and must neither wait nor call this job.
+        """
+        with self._condition:
+            for event in self._events:
+                hear(event)
+            if not self._done:
+                self._hearers.append(hear)
+
+    def unsubscribe(self, hear: Callable[[JobEvent], None]) -> None:
+        """Call `hear` no more; nothing happens if it was not to be called."""
+        with self._condition:
+            if hear in self._hearers:
+                self._hearers.remove(hear)
 
     def listen(self, active: Callable[[], bool]) -> Iterator[JobEvent]:
         """All events from the first on, until the result or until the caller is not active.

@@ -14,7 +14,7 @@ from typing import Callable, Iterator
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from latfarm_protos.trust.calls import CallGuard
-from latfarm_protos.trust.gate import peer_refusal
+from latfarm_protos.trust.gate import Gate, peer_refusal
 from latfarm_protos.trust.http_port import HttpPort
 from latfarm_protos.trust.identity import Refusal
 from latfarm_protos.v1 import agent_pb2, agent_pb2_grpc
@@ -23,8 +23,10 @@ from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.errors import AgentUsageError, RequestError, StateError
 from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.spool import Spool
-from latfarm_agent.service.conductor import AgentParts, Conductor
+from latfarm_agent.service.conductor import Conductor
+from latfarm_agent.service.dialler import Dialler, DialTarget
 from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.parts import AgentParts
 from latfarm_agent.service.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
 from latfarm_agent.service.tls import AgentTlsFiles, open_gate
 from latfarm_agent.service.tokens import StateLock, TokenFile
@@ -61,10 +63,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """How an agent serves; see the options of `latfarm-agent serve`. Sizes are in bytes."""
+    """How an agent serves; see the options of `latfarm-agent serve`. Sizes are in bytes.
+
+    With a `controller`, the agent calls it at this `host:port` and listens nowhere.
+    """
 
     state_dir: Path
     listen: str = "127.0.0.1:0"
+    controller: str = ""
+    controller_name: str = ""
     tls: AgentTlsFiles | None = None
     insecure: bool = False
     reflection: bool = False
@@ -123,13 +130,17 @@ class AgentServer:
     ) -> None:
         self._config = config
         self._host, self._asked_port = split_address(config.listen)
-        if config.tls is None and not is_loopback(self._host) and not config.insecure:
+        self.metrics = metrics or AgentMetrics()
+        self._dialler = self._make_dialler() if config.controller else None
+        listens = self._dialler is None
+        if listens and not (config.tls or config.insecure or is_loopback(self._host)):
             raise AgentUsageError(
                 f"{config.listen} can be reached from outside: give --tls-cert, --tls-key and "
                 "--tls-ca, or --insecure if everybody there may use this board"
             )
-        self.metrics = metrics or AgentMetrics()
-        self._gate = None if config.tls is None else open_gate(config.tls, self.metrics.turned_away)
+        self._gate: Gate | None = None
+        if listens and config.tls is not None:
+            self._gate = open_gate(config.tls, self.metrics.turned_away)
         self.port = 0
         self._stopping = False
         self._health = health.HealthServicer()
@@ -146,8 +157,7 @@ class AgentServer:
                 self._lock.close()
                 raise
         except BaseException:
-            if self._gate is not None:
-                self._gate.close()
+            self._close_doors()
             raise
         self.metrics.watch_files(config.state_dir, config.tls)
         self._pool = futures.ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="rpc")
@@ -157,10 +167,10 @@ class AgentServer:
             interceptors=(CallGuard(self._refusal, RequestError),),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
-        servicer = AgentServicer(
+        self._servicer = AgentServicer(
             self.conductor, self.metrics, upload_bytes_per_s=config.max_upload_bytes_per_s
         )
-        agent_pb2_grpc.add_AgentServiceServicer_to_server(servicer, self._server)
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self._servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
             # For administrators with grpcurl; our clients do not need it.
@@ -168,6 +178,22 @@ class AgentServer:
 
             names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
+
+    def _make_dialler(self) -> Dialler:
+        config = self._config
+        if config.tls is None:
+            raise AgentUsageError(
+                "--controller needs --tls-cert, --tls-key and --tls-ca: both sides prove themselves"
+            )
+        host, port = split_address(config.controller)
+        target = DialTarget(host, port, config.controller_name or host)
+        return Dialler(target, config.tls.files, self.metrics.turned_away)
+
+    def _close_doors(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+        if self._dialler is not None:
+            self._dialler.close()
 
     def _compose(self, now_ms: Callable[[], float]) -> Conductor:
         config = self._config
@@ -190,12 +216,14 @@ class AgentServer:
 
     @property
     def address(self) -> str:
-        """`host:port` that clients connect to."""
+        """`host:port` that clients connect to; empty if the agent listens nowhere."""
+        if self._dialler is not None:
+            return ""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self.port}"
 
     def start(self) -> None:
-        """Describe the board, then listen.
+        """Describe the board, then listen or call the controller.
 
         Raises:
             AgentUsageError: the address is not free, or not one of this board.
@@ -209,6 +237,10 @@ class AgentServer:
             )
         self._server.start()
         self._set_health(self.conductor.state)
+        if self._dialler is not None:
+            self._dialler.start(self.conductor.describe().board.board_id)
+            logger.info("calling the controller at %s", self._config.controller)
+            return
         if self._gate is not None:
             self._gate.start()
         elif not is_loopback(self._host):
@@ -222,6 +254,8 @@ class AgentServer:
     def _take_port(self) -> int:
         """Listen; gives the port that clients connect to, 0: the address is not free."""
         try:
+            if self._dialler is not None:
+                return int(self._server.add_insecure_port(f"unix:{self._dialler.inner}"))
             if self._gate is None:
                 return int(self._server.add_insecure_port(self._config.listen))
             port = self._gate.listen(self._host, self._asked_port)
@@ -230,7 +264,7 @@ class AgentServer:
             return 0
 
     def _refusal(self, peer: str, method: str) -> Refusal | None:
-        refusal = peer_refusal(self._gate, peer)[1]
+        refusal = peer_refusal(self._dialler or self._gate, peer)[1]
         if refusal is not None:
             logger.warning("%s refused: %s [%s]", method, refusal.text, refusal.reason)
         return refusal
@@ -254,10 +288,10 @@ class AgentServer:
         self._health.enter_graceful_shutdown()
         stopped = self._server.stop(grace_s)
         self.conductor.stop(grace_s)
+        self._servicer.stop()
         stopped.wait()
         self._pool.shutdown()
-        if self._gate is not None:
-            self._gate.close()
+        self._close_doors()
         self._lock.close()
 
     def _set_health(self, state: SessionState) -> None:

@@ -7,7 +7,6 @@ metadata `latfarm-error`, its message in one line of the details.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import threading
 import time
@@ -20,8 +19,8 @@ from latfarm_protos.v1 import agent_pb2_grpc
 from latfarm_agent import PROTOCOL_VERSION, __version__, errors, wire
 from latfarm_agent.files.uploads import BlobStatus, Pace, Upload
 from latfarm_agent.service.conductor import Conductor
-from latfarm_agent.service.jobs import JobRequest
 from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.served_work import CAPABILITY, ServedWork, job_request
 
 STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
     errors.LatfarmAgentError: grpc.StatusCode.INTERNAL,
@@ -50,6 +49,9 @@ MAX_LISTENERS = 32
 
 MAX_UPLOADS = 8
 """Most uploads at once."""
+
+MAX_WORK_STREAMS = 8
+"""Most `Work` streams at once: one of the holder, and those whose end is not noticed yet."""
 
 MAX_UPLOAD_BYTES_PER_S = 256 << 20
 """Limit of all uploads together."""
@@ -83,6 +85,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._metrics = metrics
         self._listeners = threading.BoundedSemaphore(MAX_LISTENERS)
         self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
+        self._work_slots = threading.BoundedSemaphore(MAX_WORK_STREAMS)
+        self._work: set[ServedWork] = set()
 
     def Describe(
         self, request: pb.DescribeRequest, context: grpc.ServicerContext
@@ -97,6 +101,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 agent_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 state=found.state.value,
+                capabilities=[CAPABILITY],
             )
 
     def AcquireLease(
@@ -172,6 +177,25 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             removed = self._conductor.acknowledge(list(request.request_ids))
             return pb.AcknowledgeResponse(removed=removed)
 
+    def Work(
+        self, request_iterator: Iterator[pb.ToBoard], context: grpc.ServicerContext
+    ) -> Iterator[pb.FromBoard]:
+        """Take orders and give results under one lease."""
+        with self._translated("Work", context), self._slot(self._work_slots, "work streams"):
+            work = ServedWork(self._conductor, self._keep)
+            self._work.add(work)
+            try:
+                if not context.add_callback(work.abandon):
+                    return  # the call has ended already
+                yield from work.serve(request_iterator)
+            finally:
+                self._work.discard(work)
+
+    def stop(self) -> None:
+        """End the work streams, which would never end by themselves, after what they still say."""
+        for work in tuple(self._work):
+            work.stop()
+
     def _stream(
         self,
         method: str,
@@ -181,7 +205,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         profile: bool,
     ) -> Iterator[pb.MeasureEvent]:
         with self._translated(method, context), self._slot(self._listeners, "listeners"):
-            live = self._conductor.measure(_asked(request, profile))
+            live = self._conductor.measure(job_request(request, request.token, profile))
             # Without this, a listener would keep its thread after its client went away.
             context.add_callback(live.wake)
             for event in live.listen(context.is_active):
@@ -208,6 +232,19 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             status = upload.finish()
         self._metrics.uploaded("complete" if status.complete else "partial")
         return status
+
+    def _keep(self, sha256: str, data: bytes) -> None:
+        """Keep a model that came with its order, unless it is here."""
+        blobs = self._conductor.blobs
+        here = blobs.status(sha256)
+        upload = None if here.complete else blobs.begin(sha256, len(data), here.received_bytes)
+        if upload is None:
+            self._metrics.uploaded("present")
+            return
+        with upload:
+            self._write(upload, data[here.received_bytes :])
+            upload.finish()
+        self._metrics.uploaded("complete")
 
     def _write(self, upload: Upload, data: bytes) -> None:
         if data:
@@ -244,22 +281,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             yield
         finally:
             slots.release()
-
-
-def _asked(request: pb.MeasureRequest, profile: bool) -> JobRequest:
-    """What a message asks for, with a digest of the question that no lease changes."""
-    question = pb.MeasureRequest()
-    question.CopyFrom(request)
-    question.token = 0
-    kind = b"profile" if profile else b"measure"
-    text = kind + question.SerializeToString(deterministic=True)
-    return JobRequest(
-        wire.request_from_pb(request),
-        request.token,
-        request.blob_sha256,
-        profile,
-        hashlib.sha256(text).hexdigest(),
-    )
 
 
 def _as_pb(status: BlobStatus) -> pb.BlobState:

@@ -96,6 +96,15 @@ class MeasureRequested:
 
 
 @dataclass(frozen=True)
+class WithdrawRequested:
+    """The holder no longer wants a measurement that it has asked for under this token."""
+
+    now_ms: float
+    token: int
+    request_id: str
+
+
+@dataclass(frozen=True)
 class MeasurementFinished:
     """The running measurement ended, and its result is in the spool."""
 
@@ -123,6 +132,7 @@ Event = Union[
     RenewRequested,
     ReleaseRequested,
     MeasureRequested,
+    WithdrawRequested,
     MeasurementFinished,
     Ticked,
     StopRequested,

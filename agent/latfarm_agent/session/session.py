@@ -59,8 +59,11 @@ from latfarm_agent.session.messages import (
     StartJob,
     StopRequested,
     Verdict,
+    WithdrawRequested,
 )
 
+CANCELLED = "CANCELLED"
+"""Error code of a measurement that its holder has withdrawn."""
 LEASE_LOST = "LEASE_LOST"
 QUARANTINED = "QUARANTINED"
 AGENT_STOPPED = "AGENT_STOPPED"
@@ -155,6 +158,8 @@ class Session:
             done += refused if refused else self._end_lease("released")
         elif isinstance(event, MeasureRequested):
             done += self._measure(event)
+        elif isinstance(event, WithdrawRequested):
+            done += self._withdraw(event)
         elif isinstance(event, MeasurementFinished):
             done += self._finish(event)
         elif isinstance(event, StopRequested):
@@ -258,6 +263,21 @@ class Session:
             return [Refuse(BusyError(f"{len(self._queue)} requests wait for the board already"))]
         self._queue.append(job)
         return [AdmitJob(job)]
+
+    def _withdraw(self, event: WithdrawRequested) -> list[Instruction]:
+        """Stop a job or drop it from the queue; one that is finished already is left as it is."""
+        refused = self._refuse_token(event.token)
+        if refused:
+            return refused
+        text = "the request was withdrawn before the measurement was done"
+        asked = (event.request_id, event.token)
+        if self._running is not None and (self._running.request_id, self._running.token) == asked:
+            return self._cancel_running(CANCELLED, text)
+        for job in self._queue:
+            if (job.request_id, job.token) == asked:
+                self._queue.remove(job)
+                return [DropJob(job, CANCELLED, text)]
+        return []
 
     def _finish(self, event: MeasurementFinished) -> list[Instruction]:
         if event.job != self._running:

@@ -59,7 +59,8 @@ CA_DAYS = 3650
 DAYS = 365
 """Days that a certificate is valid, unless told otherwise."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_USAGE = {AGENT: "serverAuth", CONTROLLER: "clientAuth,serverAuth"}
+_BOTH = "clientAuth,serverAuth"
+_USAGE = {AGENT: "serverAuth", CONTROLLER: _BOTH}
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 _PASSIN = ("-passin", "stdin")
 _CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"
@@ -152,6 +153,7 @@ class Authority:
         days: int = DAYS,
         replace: bool = True,
         board_id: str = "",
+        dials_in: bool = False,
     ) -> Path:
         """Issue a certificate; returns its file. If a key is made too, it lies beside that file.
 
@@ -164,8 +166,11 @@ class Authority:
             days: how long the certificate is valid.
             replace: whether to replace an earlier certificate of this name, which stays valid.
             board_id: the id of the board that it is for; no other board can use it then.
+            dials_in: the board calls the controller, for which it must be a client as well.
         """
         _check_subject(name, role, board_id)
+        if dials_in and role != AGENT:
+            raise UsageError(f"only a board dials in, and {name} has the role {role}")
         if not self.key.exists():
             raise UsageError(f"{self.key}: there is no authority here; latfarm certs init")
         secret = self.secret_of(self.key)
@@ -175,7 +180,8 @@ class Authority:
             raise UsageError(f"{issued / name}.crt: issued already; give --replace to issue anew")
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             extensions = Path(scratch) / "extensions"
-            extensions.write_text(_extensions(role, [name, *names], board_id), encoding="ascii")
+            usage = _BOTH if dials_in else _USAGE.get(role, "clientAuth")
+            extensions.write_text(_extensions(role, [name, *names], usage, board_id), "ascii")
             asked = Path(scratch) / "new.csr"
             made = ("-keyout", "new.key") if request is None else ()
             if request is None:
@@ -305,10 +311,9 @@ def _check_subject(name: str, role: str, board_id: str) -> None:
         raise UsageError(f"no role {role!r}; there are: {', '.join(ROLES)}")
 
 
-def _extensions(role: str, names: Sequence[str], board_id: str = "") -> str:
+def _extensions(role: str, names: Sequence[str], usage: str, board_id: str) -> str:
     named = [_alternative(name) for name in dict.fromkeys(names)]
     named += [f"URI:{BOARD_PREFIX}{board_id}"] if board_id else []
-    usage = _USAGE.get(role, "clientAuth")
     return (
         "basicConstraints=critical,CA:FALSE\n"
         "keyUsage=critical,digitalSignature\n"

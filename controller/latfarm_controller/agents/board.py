@@ -9,6 +9,9 @@ from typing import Any
 DISK_FULL = "DISK_FULL"
 """The error code of an agent whose disk has no room for a model."""
 
+WORK_STREAM = "work-stream"
+"""The capability of an agent that takes orders on one stream."""
+
 ROOM = "disk_room_bytes"
 """Name of the condition that tells how large a model the board has room for."""
 
@@ -54,7 +57,8 @@ class BoardInfo:
     `board_id` is the stable identity of the device. `boot_id` is the identity of the agent's host
     since it was booted; it equals that of this machine if the board shares this machine. `state` is
     idle, leased, running, cooling or quarantined. `protection` tells what the kernel keeps from its
-    workers; each text begins with "on" or "off".
+    workers; each text begins with "on" or "off". `capabilities` are what its agent can do beyond
+    the calls that all agents answer.
     """
 
     board_id: str
@@ -67,6 +71,7 @@ class BoardInfo:
     protocol_version: int = 0
     state: str = ""
     protection: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
 
     @property
     def platforms(self) -> tuple[PlatformInfo, ...]:

@@ -25,6 +25,8 @@ MOST_RUNTIMES = 64
 """Runtimes that one board may name."""
 MOST_PLATFORMS = 500
 """Platforms that one board may offer."""
+MOST_CAPABILITIES = 64
+"""Capabilities that one agent may name."""
 MOST_PAIRS = 256
 """Conditions, settings of a platform, or facts about the hardware."""
 MOST_SESSIONS = 10_000

@@ -28,6 +28,9 @@ _TOO_LARGE = "Received message larger than max"
 _Code = grpc.StatusCode
 _LEASE_NAMES = frozenset({"LEASE", "LEASE_HELD", "LEASE_LOST"})
 
+_MOMENTARY = frozenset({"STOPPING", "UPLOAD_SUPERSEDED"})
+"""Names of errors after which the same order may be accepted by the same board soon."""
+
 _ENDED_STREAM = ("RST_STREAM", "Internal error from Core")
 """What gRPC says of a stream that was reset, and of one that ended while the client wrote to it."""
 
@@ -58,6 +61,23 @@ def cut(error: Any) -> bool:
     if code == _Code.UNAVAILABLE:
         return name in ("", "STOPPING")
     return code in (_Code.DEADLINE_EXCEEDED, _Code.CANCELLED)
+
+
+def refusal_as_error(refusal: Any, address: str) -> AgentError:
+    """The error to raise for an order that a board refused on its stream.
+
+    Args:
+        refusal: the `Refusal` of the board.
+        address: the address of the board.
+    """
+    code = bounds.text(refusal.error_code, bounds.NAME_LETTERS)
+    details = bounds.text(refusal.error_message)
+    if code in _LEASE_NAMES:
+        return LeaseError(f"{address}: {details}")
+    if code in _MOMENTARY:
+        return AgentLostError(f"{address}: the board could not take the order: {details}")
+    kind = DiskFullError if code == DISK_FULL else AgentError
+    return kind(f"{address}: Work failed ({code or 'UNKNOWN'}): {details}")
 
 
 def as_error(error: Any, address: str, method: str) -> AgentError:

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import grpc
 from latfarm_predictors.measurement import Measurement, Settings
@@ -216,7 +216,7 @@ class AgentClient:
             try:
                 result = await self._ask(method, message, deadline_s, hear)
             except CutError as error:
-                fruitless = 0 if heard else fruitless + 1
+                fruitless = 0 if heard or error.progress else fruitless + 1
                 if fruitless >= FRUITLESS_TRIES or time.monotonic() >= deadline_s:
                     raise AgentLostError(
                         f"{self.address}: lost request {request.request_id}: {error}"
@@ -248,7 +248,7 @@ class AgentClient:
         """Close the connection; a lease that was not released expires by itself."""
         await self._connection.close()
 
-    async def __aenter__(self) -> AgentClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -363,7 +363,7 @@ class AgentClient:
                 if not reading.cancelled():
                     reading.exception()  # marks the exception as seen; it was raised above
 
-    async def _listen(self, reading: asyncio.Task[Any]) -> None:
+    async def _listen(self, reading: asyncio.Future[Any]) -> None:
         """Wait for the next event; if none comes, ask the board whether it is still there."""
         while True:
             # asyncio.wait_for would cancel the read, and with it the whole call.

@@ -28,6 +28,7 @@ _LARGER = {
     "Measure": RESULT_BYTES,
     "Profile": RESULT_BYTES,
     "ListResults": RESULT_BYTES,  # 3 MiB, unless the first result alone is larger
+    "Work": RESULT_BYTES,
 }
 _SERVICE = "latfarm_protos.v1.AgentService"
 # A small message can become a large one in memory: empty parts of two bytes become fifty times as
@@ -78,7 +79,14 @@ class Patience:
 
 
 class CutError(Exception):
-    """A connection or stream broke, so that the same call may succeed later; says how it broke."""
+    """A connection or stream broke, so that the same call may succeed later; says how it broke.
+
+    `progress`: the board was heard of meanwhile, so that another try is not in vain.
+    """
+
+    def __init__(self, text: str, *, progress: bool = False) -> None:
+        super().__init__(text)
+        self.progress = progress
 
 
 class AgentConnection:

@@ -57,9 +57,23 @@ class IdentityListener(Protocol):
         ...
 
 
+class DialledIn(Protocol):
+    """Knows the boards that have dialled in. It belongs to the event loop."""
+
+    def address(self, name: str) -> str:
+        """Where the agent of a board can be called while the board is connected."""
+        ...
+
+    def board_id(self, name: str) -> str:
+        """The id that a connected board gave; empty if it is not connected."""
+        ...
+
+
 def proven(entry: BoardEntry, tls_dir: Path) -> BoardEntry:
     """An entry with the controller's own certificates, if it needs some and names none."""
-    if entry.tls is not None or entry.insecure or is_loopback(split(entry.address)[0]):
+    if entry.dials_in or entry.tls is not None or entry.insecure:
+        return entry
+    if is_loopback(split(entry.address)[0]):
         return entry
     tls = home_files(tls_dir)
     return entry if tls is None else replace(entry, tls=tls)
@@ -79,10 +93,20 @@ class Fleet:
         self._listener: IdentityListener | None = None
         self._listed: list[BoardEntry] = []
         self._listed_mark: tuple[int, int, int] | None = None
+        self._dialled: DialledIn | None = None
 
     def listen(self, listener: IdentityListener) -> None:
         """Have a listener told about ids; it takes the place of an earlier one."""
         self._listener = listener
+
+    def take_in(self, dialled: DialledIn) -> None:
+        """Call boards that dial in through this from now on."""
+        self._dialled = dialled
+
+    def refused(self, name: str, reason: str) -> None:
+        """Tell the listener that a board was refused when it dialled in."""
+        if self._listener is not None:
+            self._listener.refused(name, reason)
 
     def address(self, name: str) -> str:
         """The address of a board; empty for the local agent before it runs.
@@ -92,7 +116,7 @@ class Fleet:
         """
         listed = {entry.name: entry for entry in Registry(self._config.boards_file).list()}
         if name in listed:
-            return listed[name].address
+            return listed[name].where
         if name == LOCAL and self._config.local_agent:
             return self._local.address if self._local is not None else ""
         known = [*([LOCAL] if self._config.local_agent else []), *sorted(listed)]
@@ -121,7 +145,8 @@ class Fleet:
         if mark is None or mark != self._listed_mark:
             self._listed = Registry(self._config.boards_file).list()
             self._listed_mark = mark
-        return [proven(entry, self._config.tls_dir) for entry in self._listed]
+        proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
+        return [self._reachable(entry) for entry in proofs]
 
     @property
     def own(self) -> str:
@@ -168,15 +193,27 @@ class Fleet:
         if local is not None:
             await asyncio.to_thread(local.stop)
 
+    def _reachable(self, entry: BoardEntry) -> BoardEntry:
+        """An entry with the address through which a board that dials in is called."""
+        if not entry.dials_in or self._dialled is None:
+            return entry
+        return replace(entry, address=self._dialled.address(entry.name))
+
     async def _view(self, entry: BoardEntry) -> BoardView:
+        claimed = ""
+        if entry.dials_in:
+            claimed = "" if self._dialled is None else self._dialled.board_id(entry.name)
+            if not claimed:
+                return BoardView(entry, error=_not_dialled(entry.name, self._dialled is not None))
         try:
-            if entry.tls is None:  # with TLS, the handshake shows at once who refuses
+            # With TLS, the handshake shows at once who refuses.
+            if entry.tls is None and not entry.dials_in:
                 await _knock(entry.address)
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {DESCRIBE_MS / 1e3:.0f} s"
             return BoardView(entry, error=f"{entry.address}: {reason}")
         async with AgentClient(
-            entry.address, self._holder, entry.tls, insecure=entry.insecure
+            entry.address, self._holder, entry.tls, insecure=entry.insecure, board_id=claimed
         ) as client:
             try:
                 return BoardView(entry, await client.describe(DESCRIBE_MS))
@@ -283,6 +320,13 @@ def _file_mark(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _not_dialled(name: str, served: bool) -> str:
+    """Why a board that dials in cannot be called."""
+    if not served:
+        return f"board {name} dials in, which needs `latfarm serve --listen HOST:PORT`"
+    return f"board {name} dials in, and is not connected now; its agent's log says why"
 
 
 async def _knock(address: str) -> None:

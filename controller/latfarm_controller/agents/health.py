@@ -42,7 +42,7 @@ class Health:
         info = self.info
         return {
             "board": self.entry.name,
-            "address": self.entry.address,
+            "address": self.entry.where,
             "well": self.well,
             "health": self.status,
             "error": self.error,

@@ -16,7 +16,7 @@ from typing import Any
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.agents import bounds
-from latfarm_controller.agents.tls import ControllerTlsFiles
+from latfarm_controller.agents.tls import UNIX, ControllerTlsFiles
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
@@ -33,7 +33,8 @@ class BoardEntry:
 
     `insecure`: speak to it in plain text without certificates, also beyond loopback. `board_id`:
     the id of the device; it is noted when the board first answers, and no other id is believed
-    afterwards. It is empty before.
+    afterwards. It is empty before. `dials_in`: the agent calls the controller; then the address is
+    empty in the inventory, and a Unix socket of the controller while it serves.
 
     Raises:
         UsageError: on construction, when the name, the address or the id is malformed.
@@ -44,6 +45,7 @@ class BoardEntry:
     tls: ControllerTlsFiles | None = None
     insecure: bool = False
     board_id: str = ""
+    dials_in: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a malformed name or address."""
@@ -52,7 +54,12 @@ class BoardEntry:
                 f"board name {self.name!r}: letters, digits, '.', '_' and '-' only, at most 63"
             )
         match = _ADDRESS.fullmatch(self.address)
-        if not match or not 0 < int(match[2]) <= 65535:
+        if self.dials_in:
+            if self.address and not self.address.startswith(UNIX):
+                raise UsageError(
+                    f"board {self.name} dials in, so it cannot have the address {self.address!r}"
+                )
+        elif not match or not 0 < int(match[2]) <= 65535:
             raise UsageError(
                 f"address {self.address!r} of board {self.name}: must be host:port, "
                 "as 192.0.2.7:7440"
@@ -62,9 +69,14 @@ class BoardEntry:
         except BadAnswerError as error:
             raise UsageError(f"board {self.name}: {error}") from error
 
+    @property
+    def where(self) -> str:
+        """Where the board is, for people."""
+        return "dials in" if self.dials_in else self.address
+
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""
-        data: dict[str, Any] = {"address": self.address}
+        data: dict[str, Any] = {"dials_in": True} if self.dials_in else {"address": self.address}
         if self.insecure:
             data["insecure"] = True
         if self.board_id:
@@ -113,6 +125,7 @@ class Registry:
         *,
         replace: bool = False,
         insecure: bool = False,
+        dials_in: bool = False,
     ) -> BoardEntry:
         """Add a board to the inventory; returns its entry.
 
@@ -122,15 +135,16 @@ class Registry:
             UsageError: the name or the address is malformed, the name is taken (unless `replace` is
                 set), or another board has the address.
         """
-        entry = BoardEntry(name, address, tls, insecure)
+        entry = BoardEntry(name, address, tls, insecure, dials_in=dials_in)
         with self._changing() as known:
             if entry.name in known and not replace:
                 raise UsageError(
-                    f"board {entry.name!r} is known already, at {known[entry.name].address}; "
+                    f"board {entry.name!r} is known already, at {known[entry.name].where}; "
                     "remove it first"
                 )
             for other in known.values():
-                if other.address == entry.address and other.name != entry.name:
+                same = bool(entry.address) and other.address == entry.address
+                if same and other.name != entry.name:
                     raise UsageError(f"{entry.address} is board {other.name!r} already")
             if entry.name in known:
                 entry = replaced(entry, board_id=known[entry.name].board_id)
@@ -157,6 +171,16 @@ class Registry:
             if entry.board_id not in ("", board_id) and not again:
                 raise IdentityError(changed_id(name, board_id, entry.board_id))
             known[name] = replaced(entry, board_id=board_id)
+            return known[name]
+
+    def forget_id(self, name: str) -> BoardEntry:
+        """Note the id of a board anew when it answers next; returns its entry.
+
+        Raises:
+            UsageError: there is no board of that name.
+        """
+        with self._changing() as known:
+            known[name] = replaced(self._known(known, name), board_id="")
             return known[name]
 
     def remove(self, name: str) -> BoardEntry:
@@ -215,11 +239,13 @@ class Registry:
             insecure = fields.get("insecure", False)
             tls = self._tls(fields.get("tls"))
             board_id = _text(fields.get("board_id", ""))
-            return BoardEntry(name, _text(fields["address"]), tls, _truth(insecure), board_id)
+            dials_in = _truth(fields.get("dials_in", False))
+            address = "" if dials_in else _text(fields["address"])
+            return BoardEntry(name, address, tls, _truth(insecure), board_id, dials_in)
         except (KeyError, TypeError) as error:
             raise UsageError(
-                f'{self.path}: board {name!r} needs "address": "host:port" and, where it uses '
-                f'TLS, "tls" with "ca", "cert" and "key": {error}'
+                f'{self.path}: board {name!r} needs "address": "host:port" or "dials_in": '
+                f'true, and, where it uses TLS, "tls" with "ca", "cert" and "key": {error}'
             ) from error
         except UsageError as error:
             raise UsageError(f"{self.path}: {error}") from error

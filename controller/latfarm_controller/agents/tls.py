@@ -17,6 +17,9 @@ from latfarm_controller.errors import AgentLostError, CertificateError, UsageErr
 MEET_S = 5.0
 """Seconds that each step of the handshake with a board may take; a busy board is slow."""
 
+UNIX = "unix:/"
+"""How the address of a Unix socket begins: only this user can make and reach ours."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -71,7 +74,12 @@ def check_open(address: str, tls: ControllerTlsFiles | None, insecure: bool) -> 
 
     Raises:
         CertificateError: there are no certificates, and `insecure` is not set.
+        AgentLostError: the board dials in, and this process takes no such boards.
     """
+    if address.startswith(UNIX):
+        return
+    if not address:
+        raise AgentLostError("the board dials in, which needs `latfarm serve --listen HOST:PORT`")
     if tls is None and not insecure and not is_loopback(split(address)[0]):
         raise CertificateError(
             f"{address} is beyond loopback, and there are no certificates to prove who is there: "

@@ -118,11 +118,13 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
     """What a board says about itself.
 
     Raises:
-        BadAnswerError: a field is out of its bounds, or there are too many runtimes or platforms.
+        BadAnswerError: a field is out of its bounds, or there are too many runtimes, platforms or
+            capabilities.
     """
     bounds.count(message.runtimes, bounds.MOST_RUNTIMES, "runtimes")
     platforms = [platform for runtime in message.runtimes for platform in runtime.platforms]
     bounds.count(platforms, bounds.MOST_PLATFORMS, "platforms")
+    bounds.count(message.capabilities, bounds.MOST_CAPABILITIES, "capabilities")
     return BoardInfo(
         bounds.name(message.board.board_id, "board id"),
         bounds.name(message.board.name, "name of its own", empty=True),
@@ -134,6 +136,7 @@ def board_from_pb(message: pb.DescribeResponse) -> BoardInfo:
         bounds.whole(message.protocol_version, "version of the protocol", bounds.INT32),
         bounds.name(message.state, "state", empty=True),
         bounds.texts(message.board.protection, "protections"),
+        tuple(bounds.name(each, "name of a capability") for each in message.capabilities),
     )
 
 

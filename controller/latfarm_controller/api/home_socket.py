@@ -20,11 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, carry
 from latfarm_controller.audit import unix_user
 from latfarm_controller.private_files import private_file
 
-CHUNK_BYTES = 256 << 10
-"""Most bytes that are carried at once, and that wait in one direction of a connection."""
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
@@ -108,22 +107,10 @@ class HomeSocket:
             raise
         if user is not None:
             self._users[name] = user
-        ways = [asyncio.create_task(_pump(reader, forth)), asyncio.create_task(_pump(back, writer))]
         try:
-            # Neither side of gRPC goes on with half a connection.
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await carry(PipeEnd(reader, writer), PipeEnd(back, forth))
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
             forth.close()
-
-
-async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Carry bytes until the source ends."""
-    while data := await source.read(CHUNK_BYTES):
-        target.write(data)
-        await target.drain()
 
 
 def _user(plain: socket.socket) -> SocketUser | None:

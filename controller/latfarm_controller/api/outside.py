@@ -20,8 +20,9 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from latfarm_protos.trust.calls import CallGuard
 from latfarm_protos.trust.contexts import Files, TlsFileError
-from latfarm_protos.trust.gate import Gate, peer_refusal
-from latfarm_protos.trust.identity import Refusal
+from latfarm_protos.trust.crowd import CrowdLimits
+from latfarm_protos.trust.gate import Gate, GateLimits, peer_refusal
+from latfarm_protos.trust.identity import AGENT, Refusal
 from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 
@@ -43,6 +44,10 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 """Options of the server for other machines; its limits are stricter than those of the socket."""
+
+LIMITS = GateLimits(CrowdLimits(connections=4096, per_address=2048))
+"""Limits of the gate. A board that dials in has two connections or more, and many boards may share
+one address behind a NAT. Connections that were not let in yet are limited as everywhere."""
 
 LONGEST_S = 1e7
 """Seconds. A longer deadline counts as no deadline, which gRPC reports as infinity."""
@@ -90,10 +95,19 @@ class Outside:
         """The socket behind the gate."""
         return self._gate.inner
 
+    @property
+    def gate(self) -> Gate:
+        """The gate, which also takes boards that dial in."""
+        return self._gate
+
     def start(self) -> None:
         """Start to accept calls."""
         self._server.start()
         self._gate.start()
+
+    def stop(self) -> None:
+        """End all calls; boards that have dialled in stay connected. This blocks for a moment."""
+        self._server.stop(None).wait()
 
     def close(self) -> None:
         """End all calls and release the port. This blocks for a moment."""
@@ -122,7 +136,7 @@ class Outside:
 def _open_gate(folder: Path) -> Gate:
     files = Files(folder / "controller.crt", folder / "controller.key", folder / "ca.crt")
     try:
-        return Gate(files, roles.ALLOWED)
+        return Gate(files, roles.ALLOWED, limits=LIMITS, dialling=(AGENT,))
     except (TlsFileError, RevokedError) as error:
         raise UsageError(
             f"--listen needs certificates, but {error}; make them with `latfarm certs init`"

@@ -13,6 +13,8 @@ import grpc
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.home_socket import HomeSocket
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.outside import Outside
@@ -51,6 +53,7 @@ class ControllerServer:
         self._socket: HomeSocket | None = None
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
+        self._dialled: DialledBoards | None = None
         self.address = ""
         self.continued: list[str] = []  # names of the campaigns that an earlier process left
 
@@ -116,6 +119,10 @@ class ControllerServer:
         self._server.add_insecure_port(f"unix:{socket.inner}")
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
+            registry = Registry(self._config.boards_file)
+            self._dialled = DialledBoards(self._outside.gate, registry, fleet.refused)
+            await self._dialled.open()
+            fleet.take_in(self._dialled)
         await self._server.start()
         try:
             await socket.open()
@@ -167,14 +174,19 @@ class ControllerServer:
         store, self._store = self._store, None
         port, self._metrics_port = self._metrics_port, None
         outside, self._outside = self._outside, None
-        if outside is not None:
-            await asyncio.to_thread(outside.close)
+        dialled, self._dialled = self._dialled, None
         if port is not None:
             await port.close()
+        if outside is not None:
+            await asyncio.to_thread(outside.stop)
         try:
             if controller is not None:
-                await controller.close()
+                await controller.close()  # gives leases back, also those of boards that dial in
         finally:
+            if outside is not None:
+                await asyncio.to_thread(outside.close)
+            if dialled is not None:
+                await dialled.close()
             try:
                 if server is not None:
                     await server.stop(grace=1.0)

@@ -193,14 +193,14 @@ def _board_summary(view: BoardView) -> BoardSummary:
     if info is None:
         return BoardSummary(
             name=view.entry.name,
-            address=view.entry.address,
+            address=view.entry.where,
             state=UNREACHABLE,
             detail=view.error,
         )
     return BoardSummary(
         board_id=info.board_id,
         name=view.entry.name,
-        address=view.entry.address,
+        address=view.entry.where,
         state=info.state,
         platforms=tuple(platform.name for platform in info.platforms),
         hardware=dict(info.hardware),

@@ -29,6 +29,11 @@ def campaign_id(kind: str, platform: str, config: Mapping[str, Any], name: str) 
     return f"{kind}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
+def is_listed(record: CampaignRecord) -> bool:
+    """Whether a campaign is in the list of all campaigns."""
+    return record.kind not in HIDDEN and record.state != REMOVED
+
+
 def scope_of(record: CampaignRecord) -> CampaignScope:
     """The platforms, and the board if only one counts, that a campaign measures on."""
     if record.kind not in COMPARING:

@@ -144,11 +144,7 @@ class CampaignRuns:
         """All campaigns, newest first, without those that only answer one question."""
         stored = await asyncio.to_thread(self._store.campaigns)
         found = {record.campaign_id: record for record in stored} | self._records
-        shown = [
-            record
-            for record in found.values()
-            if record.kind not in campaign_names.HIDDEN and record.state != campaign_names.REMOVED
-        ]
+        shown = [record for record in found.values() if campaign_names.is_listed(record)]
         return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 
     async def get(self, name: str) -> CampaignRecord:

@@ -7,6 +7,7 @@ import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Sequence
 
 from latfarm_protos.trust.identity import (
     EXPIRED,
@@ -103,34 +104,46 @@ class Files:
         return tuple(stamps)
 
 
-def server_context(files: Files) -> ssl.SSLContext:
+HTTP = ("h2",)
+"""The protocol of gRPC, as TLS names it (RFC 9113, section 3.1)."""
+
+
+def server_context(files: Files, protocols: Sequence[str] = HTTP) -> ssl.SSLContext:
     """A context for a server; every client must have a certificate of the CA.
+
+    Args:
+        files: of the server.
+        protocols: that it speaks over TLS, the preferred one first.
 
     Raises:
         TlsFileError: the files cannot be used together.
     """
-    context = _context(files, ssl.PROTOCOL_TLS_SERVER)
+    context = _context(files, ssl.PROTOCOL_TLS_SERVER, protocols)
     context.verify_mode = ssl.CERT_REQUIRED
     # A resumed session would skip the check of the certificate.
     context.num_tickets = 0
     return context
 
 
-def client_context(files: Files) -> ssl.SSLContext:
+def client_context(files: Files, protocols: Sequence[str] = HTTP) -> ssl.SSLContext:
     """A context for a client; the server must have a certificate of the CA for the called name.
+
+    Args:
+        files: of the client.
+        protocols: that it speaks over TLS, the preferred one first.
 
     Raises:
         TlsFileError: the files cannot be used together.
     """
-    return _context(files, ssl.PROTOCOL_TLS_CLIENT)
+    return _context(files, ssl.PROTOCOL_TLS_CLIENT, protocols)
 
 
-def _context(files: Files, protocol: int) -> ssl.SSLContext:
+def _context(files: Files, protocol: int, protocols: Sequence[str]) -> ssl.SSLContext:
     before = files.stamp()
     try:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols(list(protocols))
         # A key with a passphrase must fail here instead of asking on the terminal.
         context.load_cert_chain(str(files.cert), str(files.key), password=lambda: b"")
         context.load_verify_locations(str(files.ca))
@@ -145,15 +158,20 @@ def _context(files: Files, protocol: int) -> ssl.SSLContext:
 class ServerContexts:
     """The current context of a server; if new files cannot be used, the old ones stay in use.
 
+    Args:
+        files: of the server.
+        protocols: that it speaks over TLS, the preferred one first.
+
     Raises:
         TlsFileError: on construction, when the files cannot be used together.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, protocols: Sequence[str] = HTTP) -> None:
         self._files = files
+        self._protocols = tuple(protocols)
         self._lock = threading.Lock()
         self._stamp = files.stamp()
-        self._context = server_context(files)
+        self._context = server_context(files, self._protocols)
         self._complained = ""
 
     def current(self) -> ssl.SSLContext:
@@ -163,7 +181,7 @@ class ServerContexts:
                 stamp = self._files.stamp()
                 if stamp == self._stamp:
                     return self._context
-                context = server_context(self._files)
+                context = server_context(self._files, self._protocols)
             except TlsFileError as error:
                 if str(error) != self._complained:
                     self._complained = str(error)

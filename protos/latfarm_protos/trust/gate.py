@@ -11,6 +11,9 @@ shows as the peer, and `admission(peer)` returns the certificate behind it. A cl
 certificate is of the CA but revoked, or has a role that is not allowed here, may connect, so that
 the server answers UNAUTHENTICATED or PERMISSION_DENIED; it is disconnected after a short time.
 
+A gate may also take boards that dial in (`dialling.py`). They name another protocol in the
+handshake, and their bytes go to another Unix socket (`dialled`).
+
 A client that was not let in yet, because it says nothing for example, keeps nobody out: where there
 are too many of them, the oldest one makes room for a new client (`crowd.py`).
 """
@@ -28,11 +31,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Collection
+from typing import Any, Callable, Collection, Protocol
 
 from latfarm_protos.trust.connection import Phase, TlsConnection
-from latfarm_protos.trust.contexts import Files, ServerContexts
+from latfarm_protos.trust.contexts import HTTP, Files, ServerContexts
 from latfarm_protos.trust.crowd import Caller, CrowdLimits, place_for
+from latfarm_protos.trust.dialling import PROTOCOL
 from latfarm_protos.trust.identity import (
     GONE,
     MISSING,
@@ -72,10 +76,14 @@ class GateLimits:
 
 @dataclass(frozen=True)
 class Admission:
-    """The client of a connection; if there is a refusal, all its calls must be refused."""
+    """The client of a connection; if there is a refusal, all its calls must be refused.
+
+    `dials`: it is a board that dials in.
+    """
 
     identity: Identity
     refusal: Refusal | None = None
+    dials: bool = False
 
 
 class Gate:
@@ -88,6 +96,7 @@ class Gate:
         allowed: roles that may connect.
         on_refused: called with the reason of each refusal, in the thread of the gate.
         limits: see `GateLimits`.
+        dialling: roles that may dial in; empty: nobody may.
 
     Raises:
         TlsFileError: the files cannot be used.
@@ -100,16 +109,19 @@ class Gate:
         allowed: Collection[str],
         on_refused: Callable[[str], None] | None = None,
         limits: GateLimits | None = None,
+        dialling: Collection[str] = (),
     ) -> None:
-        self._contexts = ServerContexts(files)
+        self._contexts = ServerContexts(files, (*HTTP, PROTOCOL) if dialling else HTTP)
         self._revoked = Revoked(files.revoked)
-        self._allowed = frozenset(allowed)
+        self._allowed = {False: frozenset(allowed), True: frozenset(dialling)}  # by: dials in
         self._on_refused = on_refused or (lambda _reason: None)
         self._limits = limits or GateLimits()
         # A new short folder, since paths of Unix sockets must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="latfarm-"))
         self.inner = self._folder / "grpc"
         """The path of the Unix socket on which the server must listen."""
+        self.dialled = self._folder / "boards"
+        """The path of the Unix socket to which boards that dial in are connected."""
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._accept_after_s = 0.0
@@ -273,17 +285,23 @@ class Gate:
 
     def _admit(self, connection: TlsConnection) -> None:
         identity = connection.identity()
-        refusal = judge(identity, self._allowed, self._revoked.fingerprints())
+        dials = connection.outer.selected_alpn_protocol() == PROTOCOL
+        refusal = judge(identity, self._allowed[dials], self._revoked.fingerprints())
         self._numbers += 1
         name = str(self._folder / f"{self._numbers}")
-        connection.enter(self.inner, name)
+        # Noted before the server can see the connection, and ask who it is.
+        self._admissions[name] = Admission(identity, refusal, dials)
+        try:
+            connection.enter(self.dialled if dials else self.inner, name)
+        except OSError:
+            connection.name = name  # so that what was noted goes with the connection
+            raise
         if refusal is not None:
             self._refuse(connection.where, refusal)
             connection.guard(time.monotonic() + self._limits.handshake_s)
         else:
             connection.admitted = True
             logger.info("%s is %s, %s", connection.where, identity, identity.role)
-        self._admissions[name] = Admission(identity, refusal)
 
     def _watch(self, connection: TlsConnection) -> None:
         """Register the events for which the connection waits, or drop it if it is over."""
@@ -335,7 +353,7 @@ class Gate:
             admission = self._admissions.get(connection.name)
             if admission is None or admission.refusal is not None:
                 continue
-            refusal = judge(admission.identity, self._allowed, revoked)
+            refusal = judge(admission.identity, self._allowed[admission.dials], revoked)
             if refusal is not None:
                 was = "was revoked" if refusal.reason == REVOKED else "has expired"
                 text = f"the certificate of {admission.identity} {was}: cut off"
@@ -360,7 +378,14 @@ class Gate:
         logger.log(level, "refused %s: %s [%s]%s", where, refusal.text, refusal.reason, more)
 
 
-def peer_refusal(gate: Gate | None, peer: str) -> tuple[Admission | None, Refusal | None]:
+class Doorkeeper(Protocol):
+    """Knows who is behind each connection of a server."""
+
+    def admission(self, peer: str) -> Admission | None:
+        """The client behind a peer as gRPC names it; None if it did not come through this door."""
+
+
+def peer_refusal(gate: Doorkeeper | None, peer: str) -> tuple[Admission | None, Refusal | None]:
     """The client of a call, and why the call is refused; without a gate, no call is refused."""
     if gate is None:
         return None, None

@@ -10,18 +10,20 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("board", "runtimes", "agent_version", "protocol_version", "state")
+    __slots__ = ("board", "runtimes", "agent_version", "protocol_version", "state", "capabilities")
     BOARD_FIELD_NUMBER: _ClassVar[int]
     RUNTIMES_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     board: Board
     runtimes: _containers.RepeatedCompositeFieldContainer[Runtime]
     agent_version: str
     protocol_version: int
     state: str
-    def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ..., agent_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    capabilities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, board: _Optional[_Union[Board, _Mapping]] = ..., runtimes: _Optional[_Iterable[_Union[Runtime, _Mapping]]] = ..., agent_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., state: _Optional[str] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Board(_message.Message):
     __slots__ = ("board_id", "name", "boot_id", "hardware", "conditions", "protection")
@@ -348,3 +350,77 @@ class AcknowledgeResponse(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     removed: int
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
+
+class ToBoard(_message.Message):
+    __slots__ = ("token", "acknowledged", "order", "withdrawal", "renewal", "watch")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWAL_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    acknowledged: _containers.RepeatedScalarFieldContainer[str]
+    order: Order
+    withdrawal: Withdrawal
+    renewal: Renewal
+    watch: Watch
+    def __init__(self, token: _Optional[int] = ..., acknowledged: _Optional[_Iterable[str]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., withdrawal: _Optional[_Union[Withdrawal, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("request", "profile", "model")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    request: MeasureRequest
+    profile: bool
+    model: bytes
+    def __init__(self, request: _Optional[_Union[MeasureRequest, _Mapping]] = ..., profile: bool = ..., model: _Optional[bytes] = ...) -> None: ...
+
+class Withdrawal(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Renewal(_message.Message):
+    __slots__ = ("ttl_ms",)
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    ttl_ms: int
+    def __init__(self, ttl_ms: _Optional[int] = ...) -> None: ...
+
+class Watch(_message.Message):
+    __slots__ = ("stages",)
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    stages: bool
+    def __init__(self, stages: bool = ...) -> None: ...
+
+class FromBoard(_message.Message):
+    __slots__ = ("result", "refusal", "lease", "stage")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    result: Result
+    refusal: Refusal
+    lease: Lease
+    stage: OrderStage
+    def __init__(self, result: _Optional[_Union[Result, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., stage: _Optional[_Union[OrderStage, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("request_id", "error_code", "error_message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    error_code: str
+    error_message: str
+    def __init__(self, request_id: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class OrderStage(_message.Message):
+    __slots__ = ("request_id", "stage")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    stage: Stage
+    def __init__(self, request_id: _Optional[str] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ...) -> None: ...

@@ -66,6 +66,11 @@ class AgentServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeResponse.FromString,
                 )
+        self.Work = channel.stream_stream(
+                '/latfarm_protos.v1.AgentService/Work',
+                request_serializer=latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.FromString,
+                )
 
 
 class AgentServiceServicer(object):
@@ -141,6 +146,17 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Work(self, request_iterator, context):
+        """All work under one lease on one stream, if the board has the capability "work-stream". The
+        first message opens the stream with the token. The stream ends with FAILED_PRECONDITION when
+        the lease ends, which is when no renewal came in time. Results stay in the spool until they are
+        acknowledged, so that a stream that breaks loses nothing: the same order on the next stream
+        gets the same result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -193,6 +209,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeResponse.SerializeToString,
+            ),
+            'Work': grpc.stream_stream_rpc_method_handler(
+                    servicer.Work,
+                    request_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -373,5 +394,22 @@ class AgentService(object):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.AgentService/Acknowledge',
             latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_agent__pb2.AcknowledgeResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Work(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/latfarm_protos.v1.AgentService/Work',
+            latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.SerializeToString,
+            latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

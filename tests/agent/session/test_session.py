@@ -29,6 +29,7 @@ from latfarm_agent.session.messages import (
     StopRequested,
     Ticked,
     Verdict,
+    WithdrawRequested,
 )
 from latfarm_agent.session.session import (
     AGENT_STOPPED,
@@ -337,6 +338,17 @@ class SessionMachine(RuleBasedStateMachine):
         assert len(answers) == 1, "each request has exactly one answer"
         if token != self.active_token or self.stopping:
             assert isinstance(answers[0], Refuse)
+
+    @rule(request_id=st.sampled_from("abcd"), age=st.sampled_from([-1, 0, 0, 0, 1]))
+    def withdraw(self, request_id: str, age: int) -> None:
+        token = max(0, self.persisted - age)
+        before = dict(self.live)
+        instructions = self.send(WithdrawRequested(self.now_ms, token, request_id))
+        touched = [item for item in instructions if isinstance(item, (CancelJob, DropJob))]
+        if token == self.active_token and not any(isinstance(i, EndLease) for i in instructions):
+            asked = {"queued", "running"}
+            named = [one for one in before if (one.request_id, one.token) == (request_id, token)]
+            assert [item.job for item in touched] == [n for n in named if before[n] in asked][:1]
 
     @precondition(lambda self: self.started is not None)
     @rule(verdict=st.sampled_from(list(Verdict)))

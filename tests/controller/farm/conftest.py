@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +73,35 @@ def good(board: FakeBoard, question: BoardRequest) -> Measurement:
     )
 
 
+def cancelled(board: FakeBoard, question: BoardRequest) -> Measurement:
+    """What a board answers that has stopped a request."""
+    return replace(
+        good(board, question), outcome=Outcome.INFRASTRUCTURE_ERROR, error_code="CANCELLED"
+    )
+
+
+async def first_of(*events: asyncio.Event) -> asyncio.Event:
+    """Wait until one of the events is set, and return the first one that is."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+    return next(event for event in events if event.is_set())
+
+
 @dataclass
 class FakeBoard:
     """A board: `answer` decides what it says; `gate` holds its measurements while it is clear.
 
-    `claims` is the id that it gives, if that is not its own.
+    `claims` is the id that it gives, if that is not its own. `stops`: it can stop single requests.
     """
 
     board_id: str
     claims: str = field(default="", kw_only=True)
+    stops: bool = field(default=False, kw_only=True)
+    stopped: dict[str, asyncio.Event] = field(default_factory=dict)
     platforms: tuple[str, ...] = ("p",)
     boot_id: str = ""
     real_time: bool = False
@@ -188,7 +208,9 @@ class FakeClient:
             async with self.board.turn:
                 self.board.busy = True
                 await asyncio.sleep(0)
-                await self.board.gate.wait()
+                stopped = self.board.stopped.setdefault(request.request_id, asyncio.Event())
+                if await first_of(self.board.gate, stopped) is stopped:
+                    return cancelled(self.board, request)
                 self._check(lease=True)
                 measurement = self.board.answer(self.board, request)
                 self.board.measured.append(request.request_id)
@@ -202,6 +224,11 @@ class FakeClient:
         names = list(self.board.spool)
         begin = names.index(after) + 1 if after in names else 0
         return [self.board.spool[name] for name in names[begin : begin + self.board.page]]
+
+    async def withdraw(self, request_id: str) -> bool:
+        if self.board.stops:
+            self.board.stopped.setdefault(request_id, asyncio.Event()).set()
+        return self.board.stops
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         self.board.acknowledged += request_ids

@@ -23,6 +23,7 @@ app = typer.Typer(
     Examples:
       latfarm boards
       latfarm boards add pixel4 192.0.2.7:50051
+      latfarm boards add hidden --dials-in
       latfarm boards remove pixel4
       latfarm boards drain pixel4 --reason "new battery" --wait
       latfarm boards resume pixel4
@@ -66,35 +67,49 @@ def list_boards(
     )
 
 
+Address = Annotated[str, typer.Argument(help="Address of the board's agent, as HOST:PORT.")]
+DialsIn = Annotated[
+    bool,
+    typer.Option(
+        "--dials-in",
+        help="The board's agent calls this controller, for a board behind a NAT. NAME must be the "
+        "name in its certificate, and there is no address.",
+    ),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(help="Certificate of the authority that signed the board's certificate."),
+]
+Cert = Annotated[Path | None, typer.Option(help="Our certificate, as a file.")]
+Key = Annotated[Path | None, typer.Option(help="Private key of our certificate, as a file.")]
+ServerName = Annotated[
+    str, typer.Option(help="Name in the board's certificate. Default: the host of the address.")
+]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Change the entry of a board that is already in the inventory."),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Talk to the board without certificates, even if it is another machine. Use "
+        "this only in a network that you trust.",
+    ),
+]
+
+
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="Name for the board in this inventory.")],
-    address: Annotated[str, typer.Argument(help="Address of the board's agent, as HOST:PORT.")],
-    ca: Annotated[
-        Path | None,
-        typer.Option(help="Certificate of the authority that signed the board's certificate."),
-    ] = None,
-    cert: Annotated[Path | None, typer.Option(help="Our certificate, as a file.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Private key of our certificate, as a file.")
-    ] = None,
-    server_name: Annotated[
-        str, typer.Option(help="Name in the board's certificate. Default: the host of the address.")
-    ] = "",
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace", help="Change the entry of a board that is already in the inventory."
-        ),
-    ] = False,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            help="Talk to the board without certificates, even if it is another machine. Use "
-            "this only in a network that you trust.",
-        ),
-    ] = False,
+    address: Address = "",
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    server_name: ServerName = "",
+    replace: Replace = False,
+    insecure: Insecure = False,
+    dials_in: DialsIn = False,
 ) -> None:
     """Add a board whose agent is already running.
 
@@ -103,9 +118,13 @@ def add(
 
     Relative paths of these files start at the folder of the inventory.
 
+    A board that cannot be called dials in: its agent runs with --controller HOST:PORT, and the
+    controller with latfarm serve --listen HOST:PORT.
+
     \b
     Examples:
       latfarm boards add pixel4 192.0.2.7:50051
+      latfarm boards add hidden --dials-in
       latfarm boards add imx8-3 192.0.2.8:50051 --server-name imx8-3 \\
           --ca tls/ca.crt --cert tls/controller.crt --key tls/controller.key
     """
@@ -119,13 +138,18 @@ def add(
         tls = ControllerTlsFiles(ca, cert, key, server_name)
     elif ca or cert or key or server_name:
         raise UsageError("--ca, --cert and --key belong together; give all three of them")
+    if dials_in and (address or tls or insecure):
+        raise UsageError("--dials-in: the board has no address and shows its certificate by itself")
     config = load_config()
-    address = BoardEntry(name, address).address  # raises an error if it is malformed
-    check_open(address, tls or home_files(config.tls_dir), insecure)
+    entry = BoardEntry(name, address, dials_in=dials_in)  # raises an error if it is malformed
+    if not dials_in:
+        check_open(address, tls or home_files(config.tls_dir), insecure)
     private_home(config.home)
-    Registry(config.boards_file).add(name, address, tls, replace=replace, insecure=insecure)
-    audited.note("board.enrolled", name, address=address, certificates=tls is not None)
-    output.err().print(f"board {name} at {address} was added")
+    Registry(config.boards_file).add(
+        name, address, tls, replace=replace, insecure=insecure, dials_in=dials_in
+    )
+    audited.note("board.enrolled", name, address=entry.where, certificates=tls is not None)
+    output.err().print(f"board {name} ({entry.where}) was added")
 
 
 @app.command()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.private_files import callers_umask, private_home
+
+if TYPE_CHECKING:
+    from latfarm_controller.agents.health import Health
+    from latfarm_controller.agents.registry import BoardEntry
+
+LOOK_S = 0.5
+"""Pause between two questions to the controller about a board that dials in, in seconds."""
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +85,8 @@ def check(
 ) -> None:
     """Ask one board whether it is well; exit code 1 if it is not. No running controller is needed.
 
-    If the board answers for the first time, its id is noted in the inventory.
+    If the board answers for the first time, its id is noted in the inventory. For a board that
+    dials in, this asks the controller that it dials.
 
     \b
     Examples:
@@ -95,8 +103,11 @@ def check(
     config = load_config()
     registry = Registry(config.boards_file)
     entry = proven(registry.get(name), config.tls_dir)
-    found = asyncio.run(health.check(entry, timeout_s * 1e3))
-    if found.info is not None and not entry.board_id:
+    if entry.dials_in:
+        found = _told_by_controller(entry, timeout_s)
+    else:
+        found = asyncio.run(health.check(entry, timeout_s * 1e3))
+    if found.info is not None and not entry.board_id and not entry.dials_in:
         registry.pin(name, found.info.board_id)
     if as_json:
         output.json_text(found.to_json())
@@ -110,6 +121,29 @@ def check(
                 typer.echo(f"  {runtime.name}: missing: {runtime.missing}")
     if not found.well:
         raise typer.Exit(1)
+
+
+def _told_by_controller(entry: BoardEntry, timeout_s: float) -> Health:
+    """What the serving controller says of a board that dials in, once it is well or time is up."""
+    import time
+
+    from latfarm_controller.agents.board import BoardInfo, PlatformInfo, RuntimeInfo
+    from latfarm_controller.agents.health import Health
+    from latfarm_controller.cli.shell.connect import controller
+
+    deadline_s = time.monotonic() + timeout_s
+    with controller(0.0) as client:
+        while True:
+            (board,) = [board for board in client.boards() if board.name == entry.name]
+            if board.state != "unreachable":
+                offered = tuple(PlatformInfo(name, "", "") for name in board.platforms)
+                runtimes = (RuntimeInfo("", True, platforms=offered),)
+                info = BoardInfo(board.board_id, entry.name, runtimes=runtimes, state=board.state)
+                status = "NOT_SERVING" if board.state == "quarantined" else "SERVING"
+                return Health(entry, status, info)
+            if time.monotonic() + LOOK_S >= deadline_s:
+                return Health(entry, error=board.detail)
+            time.sleep(LOOK_S)
 
 
 def accept(
@@ -140,6 +174,10 @@ def accept(
     config = load_config()
     registry = Registry(config.boards_file)
     entry = proven(registry.get(name), config.tls_dir)
+    if entry.dials_in:
+        registry.forget_id(name)
+        output.err().print(f"board {name}: the id that it has when it dials in next is noted")
+        return
     found = asyncio.run(health.check(replace(entry, board_id=""), timeout_s * 1e3))
     if found.info is None:
         raise AgentLostError(f"board {name} does not tell its id: {found.error}")

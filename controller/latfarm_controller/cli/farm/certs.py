@@ -93,6 +93,14 @@ def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     audited.note("authority.made", "latfarm farm")
 
 
+DialsIn = Annotated[
+    bool,
+    typer.Option(
+        "--dials-in", help="Let the board call the controller, too, for a board behind a NAT."
+    ),
+]
+
+
 @app.command()
 def issue(
     name: Annotated[
@@ -127,6 +135,7 @@ def issue(
             "any other board that shows this certificate. Use this for boards."
         ),
     ] = "",
+    dials_in: DialsIn = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Issue a certificate.
@@ -137,6 +146,7 @@ def issue(
     Examples:
       latfarm certs issue board-7 --role agent --name 192.0.2.7
       latfarm certs issue board-8 --role agent --csr board-8.csr
+      latfarm certs issue hidden --role agent --dials-in
       latfarm certs issue ada --role operator --days 90
     """
     authority = _authority(changes=True, secret=_secret(passphrase_file))
@@ -148,6 +158,7 @@ def issue(
         days=days,
         replace=replace,
         board_id=board_id,
+        dials_in=dials_in,
     )
     audited.note("certificate.issued", name, role=role, days=days)
     output.err().print(f"issued {path}" + ("" if request else f" and {path.with_suffix('.key')}"))

@@ -41,7 +41,13 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardEvent,
     ShardSettings,
 )
-from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
+from latfarm_controller.farm.boards.model_upload import upload_model
+from latfarm_controller.farm.boards.order_queue import (
+    WITHDRAWN,
+    QueuedOrder,
+    RunningRequest,
+    Signal,
+)
 from latfarm_controller.farm.boards.spool_listing import spooled_results
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
@@ -103,6 +109,7 @@ class BoardWorker:
         self._last_ms = SHORT_MS  # how long the last measurement took
         self._answered_s = 0.0  # when the last answer came
         self._aborting: set[str] = set()  # ids of running requests that are to be stopped
+        self._stopping: set[str] = set()  # those of them that the board was told to stop
         self._lacking_bytes = 0  # size of the largest model for which the disk had no room
         self._changed = Signal()
 
@@ -207,6 +214,7 @@ class BoardWorker:
             self._queue.clear()
             self._running.clear()
             self._aborting.clear()
+            self._stopping.clear()
             # If the board cannot be reached, its lease runs out by itself.
             with contextlib.suppress(AgentError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
@@ -267,7 +275,8 @@ class BoardWorker:
             try:
                 files = ModelFiles.of(await self._fetch(item.order.handle))
                 item.size_bytes = files.size_bytes
-                await self._send(client, item.order, files)
+                most = self._most_companions
+                await upload_model(client, self.entry.name, item.order, files, most)
                 del files
             except (AgentLostError, LeaseError):
                 raise
@@ -282,22 +291,6 @@ class BoardWorker:
                     self._emit(ResultReceived(self.board_id, failure))
             item.uploaded = True
             self._changed.notify()
-
-    async def _send(self, client: BoardClient, order: Order, files: ModelFiles) -> None:
-        """Upload the files of a model.
-
-        Raises:
-            AgentError: the board takes no such model.
-        """
-        if len(order.companions) > self._most_companions:
-            raise AgentError(
-                f"board {self.entry.name} takes {self._most_companions} files beside a model, and "
-                f"this model, of {files.size_bytes} bytes, has {len(order.companions)}; install a "
-                "newer agent on the board if it takes none"
-            )
-        await client.upload(order.sha256, files.model)
-        for name, sha256 in order.companions.items():
-            await client.upload(sha256, files.companions[name])
 
     def _next_upload(self) -> QueuedOrder | None:
         if self._aborting or (self._quiet and self._running):
@@ -340,7 +333,11 @@ class BoardWorker:
             self._answered_s, self._last_ms = now_s, busy_ms
             self._running.remove(first)
             self._aborting.discard(first.request_id)  # it is too late to stop it
-            self._emit(ResultReceived(self.board_id, measurement, busy_ms))
+            if first.request_id in self._stopping and measurement.error_code == WITHDRAWN:
+                self._emit(Withdrawn(self.board_id, first.request_id))
+            else:
+                self._emit(ResultReceived(self.board_id, measurement, busy_ms))
+            self._stopping.discard(first.request_id)
             self._changed.notify()
 
     def _answered_or_aborting(self) -> bool:
@@ -354,7 +351,16 @@ class BoardWorker:
         return first.task.done() or first.request_id in self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
-        """Stop what runs, by giving the lease back and taking it again."""
+        """Stop what is to be stopped.
+
+        A board that cannot stop single requests stops all of them: it gets its lease back, and is
+        leased again.
+        """
+        if all([await client.withdraw(request_id) for request_id in self._aborting]):
+            self._stopping |= self._aborting
+            self._aborting.clear()
+            self._changed.notify()
+            return
         for request in self._running:
             request.task.cancel()
         await asyncio.gather(*(request.task for request in self._running), return_exceptions=True)
@@ -378,7 +384,8 @@ class BoardWorker:
             raise
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
-            return self._failure(item, BOARD_REFUSED, f"{what}{error}")
+            code = DISK_FULL if isinstance(error, DiskFullError) else BOARD_REFUSED
+            return self._failure(item, code, f"{what}{error}")
 
     def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
         request, now_s = item.order.request, time.time()

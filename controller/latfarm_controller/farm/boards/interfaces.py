@@ -167,7 +167,7 @@ ShardEvent = (
 
 
 class BoardClient(Protocol):
-    """What a shard needs of the client of a board's agent; `agents.client.AgentClient` has it.
+    """What a shard needs of the client of a board; `agents.streaming.StreamingClient` has it.
 
     Each method raises an AgentError when the board refuses, and an AgentLostError when the board
     cannot be reached.
@@ -203,8 +203,15 @@ class BoardClient(Protocol):
         """Finished results in the board's spool that follow the one of the request `after`."""
         ...
 
+    async def withdraw(self, request_id: str) -> bool:
+        """Stop one request that is being measured; False, if only the end of the lease does that.
+
+        `measure` then returns a failure with the code `CANCELLED`, or a result that came before.
+        """
+        ...
+
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
-        """Let the board forget results; returns how many it had."""
+        """Let the board forget results; returns how many it had or will be told."""
         ...
 
     async def close(self) -> None:

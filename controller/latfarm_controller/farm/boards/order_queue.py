@@ -13,6 +13,9 @@ from latfarm_controller.farm.boards.interfaces import Order
 
 T = TypeVar("T")
 
+WITHDRAWN = "CANCELLED"
+"""Error code with which a board answers a request that was withdrawn while it ran."""
+
 
 @dataclass(slots=True, order=True)
 class QueuedOrder:

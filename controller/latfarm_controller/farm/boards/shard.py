@@ -23,9 +23,9 @@ from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 def connect(entry: BoardEntry, holder: str) -> BoardClient:
     """The client that speaks to the agent of a board."""
-    from latfarm_controller.agents.client import AgentClient
+    from latfarm_controller.agents.streaming import StreamingClient
 
-    return AgentClient(
+    return StreamingClient(
         entry.address, holder, entry.tls, insecure=entry.insecure, board_id=entry.board_id
     )
 

@@ -162,5 +162,8 @@ class ShardPool:
 
 
 def stays_here(entry: BoardEntry) -> bool:
-    """Whether a board can be reached from this host alone, because its address is on loopback."""
-    return is_loopback(split(entry.address)[0])
+    """Whether a board can be reached from this host alone.
+
+    Its address is on loopback, or the board dials in and is called through a socket of this host.
+    """
+    return entry.dials_in or is_loopback(split(entry.address)[0])

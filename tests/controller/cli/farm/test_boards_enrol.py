@@ -54,6 +54,30 @@ def test_an_entry_has_certificates_or_none(latfarm: Latfarm, home: Path) -> None
     assert (str(entry.tls.cert), entry.tls.server_name) == ("/tls/c.crt", "b")
 
 
+def test_a_board_that_dials_in_has_no_address(latfarm: Latfarm, home: Path) -> None:
+    for wrong in (("192.0.2.7:1",), ("--insecure",)):
+        said = latfarm("boards", "add", "hidden", *wrong, "--dials-in")
+        assert (said.code, "--dials-in" in said.line) == (2, True)
+    assert latfarm("boards", "add", "hidden").code == 2  # neither an address nor --dials-in
+    assert latfarm("boards", "add", "hidden", "--dials-in").code == 0
+    assert latfarm("boards", "add", "other", "--dials-in").code == 0
+    registry = Registry(home / "boards.json")
+    entry = registry.get("hidden")
+    assert (entry.dials_in, entry.address, entry.where) == (True, "", "dials in")
+    registry.pin("hidden", "an-id")
+    assert latfarm("boards", "accept", "hidden").code == 0
+    assert registry.get("hidden").board_id == ""
+    assert latfarm("boards", "add", "hidden", "192.0.2.7:1", "--insecure", "--replace").code == 0
+    assert not registry.get("hidden").dials_in
+
+
+def test_a_board_that_dials_in_is_not_well_while_nobody_serves(latfarm: Latfarm) -> None:
+    assert latfarm("boards", "add", "hidden", "--dials-in").code == 0
+    said = latfarm("boards", "check", "hidden", "--timeout", "0")
+    assert said.code == 1
+    assert "latfarm serve --listen" in said.err
+
+
 def test_a_board_that_serves_is_well(latfarm: Latfarm, address: str) -> None:
     assert latfarm("boards", "add", "toy", address).code == 0
     found = json.loads(latfarm("boards", "check", "toy", "--json").out)

@@ -1,0 +1,61 @@
+"""Requests that are taken back from a board that can stop single ones."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.controller.farm.conftest import Lab, collect, until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_an_aborted_measurement_is_stopped_and_the_lease_stays(lab: Lab) -> None:
+    board = lab.board("b", stops=True)
+    first, other = lab.request(1), lab.request(50)
+
+    async def scenario() -> None:
+        async with lab.farm(depth=2) as farm:
+            await farm.wait_for("p", 5)
+            for name in ("c1", "c2", "c3"):
+                farm.listen(name)
+            farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
+            await collect(farm, "c3", 1)
+            board.gate.clear()
+            farm.submit("c1", [first])
+            await until(lambda: board.busy)
+            farm.submit("c2", [other])
+            await until(lambda: board.asked == 2)
+            farm.cancel("c1")
+            await until(lambda: board.asked == 1)
+            board.gate.set()
+            assert (await collect(farm, "c2", 1))[other.request_id].ok
+            await until(lambda: farm.state().queues == {})
+
+    asyncio.run(scenario())
+    assert board.leases == 1
+    assert board.measured == [lab.request(99).request_id, other.request_id]
+
+
+def test_a_board_goes_on_with_other_work_after_each_of_many_withdrawals(lab: Lab) -> None:
+    board = lab.board("b", stops=True)
+
+    async def scenario() -> None:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 5)
+            for number in range(5):
+                board.gate.clear()
+                farm.listen(f"c{number}")
+                farm.submit(f"c{number}", [lab.request(number)])
+                await until(lambda: board.busy)
+                farm.cancel(f"c{number}")
+                await until(lambda: not board.asked)
+                board.gate.set()
+                farm.listen(f"d{number}")
+                farm.submit(f"d{number}", [lab.request(50 + number)])
+                await collect(farm, f"d{number}", 1)
+
+    asyncio.run(scenario())
+    assert board.leases == 1
+    assert board.measured == [lab.request(50 + number).request_id for number in range(5)]
