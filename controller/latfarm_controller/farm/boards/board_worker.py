@@ -31,6 +31,7 @@ from latfarm_controller.errors import (
     IdentityError,
     LeaseError,
 )
+from latfarm_controller.farm.boards import order_queue
 from latfarm_controller.farm.boards.interfaces import (
     BoardClient,
     BoardConnected,
@@ -42,12 +43,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardSettings,
 )
 from latfarm_controller.farm.boards.model_upload import upload_model
-from latfarm_controller.farm.boards.order_queue import (
-    WITHDRAWN,
-    QueuedOrder,
-    RunningRequest,
-    Signal,
-)
+from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
 from latfarm_controller.farm.boards.spool_listing import spooled_results
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
@@ -333,7 +329,10 @@ class BoardWorker:
             self._answered_s, self._last_ms = now_s, busy_ms
             self._running.remove(first)
             self._aborting.discard(first.request_id)  # it is too late to stop it
-            if first.request_id in self._stopping and measurement.error_code == WITHDRAWN:
+            if (
+                first.request_id in self._stopping
+                and measurement.error_code == order_queue.WITHDRAWN
+            ):
                 self._emit(Withdrawn(self.board_id, first.request_id))
             else:
                 self._emit(ResultReceived(self.board_id, measurement, busy_ms))
