@@ -78,7 +78,9 @@ def test_explain_tells_people_what_to_do(shell: Any, farm: Any, models: Any) -> 
     assert "calibrated" in ended.out
     assert "CM_TV, layers convolved" in ended.out
     assert "uncalibrated" in ended.out
-    remedy = next(line for line in ended.out.splitlines() if "latfarm cover" in line).strip()
+    lines = [line.strip() for line in ended.out.splitlines()]
+    remedy = next(line for line in lines if line.startswith("latfarm cover"))
+    assert any(line.endswith(f"latfarm cover {model} --platform {farm.platform}") for line in lines)
     planned = shell.run(*shlex.split(remedy)[1:], "--dry-run")
     assert planned.code == 0, planned
     assert "1 kernels would be measured" in planned.out
