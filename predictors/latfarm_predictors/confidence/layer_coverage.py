@@ -237,13 +237,21 @@ def _sizes(table: Table) -> Array:
 
 def _closeness(measured: Table, layers: Table) -> Array:
     """2^-distance of each layer to each measured one, 0 to one of another kind, shape (n, m)."""
-    from scipy.spatial.distance import cdist
-
     out = np.zeros((len(layers), len(measured)))
     known, sizes, asked = _rows(measured), _sizes(measured), _sizes(layers)
     for kind, rows in _rows(layers).items():
         if kind not in known:
             continue
-        gap = cdist(asked[rows], sizes[known[kind]])
-        out[np.ix_(rows, known[kind])] = np.exp2(-gap)
+        out[np.ix_(rows, known[kind])] = np.exp2(-_distances(asked[rows], sizes[known[kind]]))
     return out
+
+
+def _distances(first: Array, second: Array) -> Array:
+    """Euclidean distances between rows of two arrays, shapes (n, k) and (m, k), as (n, m).
+
+    scipy has the same, but every prediction needs it, and to import scipy takes half a second.
+    """
+    squares = np.zeros((len(first), len(second)))
+    for one, other in zip(first.T, second.T, strict=True):
+        squares += np.subtract.outer(one, other) ** 2
+    return np.asarray(np.sqrt(squares))
