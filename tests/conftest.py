@@ -19,10 +19,16 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # interrupt programs need the usual behaviour.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile(
-    "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("no deadline")
+# The same examples at each run, so that a change cannot be refused for what it does not touch.
+# `pytest --hypothesis-profile=random` looks for others.
+for profile, repeatable in (("repeatable", True), ("random", False)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=repeatable,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:

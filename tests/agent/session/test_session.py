@@ -385,8 +385,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert (lease.token if lease else None) == self.active_token
         assert session.queued == [one for one, state in self.live.items() if state == "queued"]
         assert len(session.queued) <= LIMITS.max_queue
-        if session.state is SessionState.RUNNING:
-            assert self.started is not None
+        assert session.state is not SessionState.RUNNING or self.started is not None
         if session.queued and self.started is None:
             assert session.next_deadline_ms is not None, "somebody waits for nothing"
         assert session.last_token == self.persisted

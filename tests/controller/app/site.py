@@ -20,7 +20,8 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
 
-from tests.controller.farm.conftest import FakeBoard, FakeClient, Lab, LabBackend, good
+from tests.controller.farm.conftest import Lab, LabBackend
+from tests.controller.farm.fake_board import FakeBoard, FakeClient, good
 
 
 class FakeFleet(Fleet):

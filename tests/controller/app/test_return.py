@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.fleet import Fleet
+from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.app.app import Controller
 from latfarm_controller.errors import LeaseError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
@@ -72,7 +73,7 @@ def test_what_the_board_had_finished_is_used_and_its_spool_is_emptied(
             return [result.request_id for result in await client.results()]
 
     with monkeypatch.context() as patched, DuckDBStore(lab.store_file) as store:
-        patched.setattr(AgentClient, "acknowledge", forget_nothing)
+        patched.setattr(StreamingClient, "acknowledge", forget_nothing)
         asyncio.run(campaign(lab, store, 5))
         first = measured(store)
     assert sorted(asyncio.run(spool())) == sorted(first)

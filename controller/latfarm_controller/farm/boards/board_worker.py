@@ -329,10 +329,7 @@ class BoardWorker:
             self._answered_s, self._last_ms = now_s, busy_ms
             self._running.remove(first)
             self._aborting.discard(first.request_id)  # it is too late to stop it
-            if (
-                first.request_id in self._stopping
-                and measurement.error_code == order_queue.WITHDRAWN
-            ):
+            if first.request_id in self._stopping and order_queue.withdrawn(measurement):
                 self._emit(Withdrawn(self.board_id, first.request_id))
             else:
                 self._emit(ResultReceived(self.board_id, measurement, busy_ms))

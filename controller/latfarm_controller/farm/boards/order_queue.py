@@ -13,7 +13,7 @@ from latfarm_controller.farm.boards.interfaces import Order
 
 T = TypeVar("T")
 
-WITHDRAWN = "CANCELLED"
+_WITHDRAWN = "CANCELLED"
 """Error code with which a board answers a request that was withdrawn while it ran."""
 
 
@@ -63,3 +63,8 @@ class Signal:
             finally:
                 self._waiters.discard(waiter)
         return value
+
+
+def withdrawn(measurement: Measurement) -> bool:
+    """Whether a board says that it stopped because the request was taken back."""
+    return measurement.error_code == _WITHDRAWN

@@ -17,7 +17,8 @@ from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import BoardLost, Event
 from latfarm_predictors.measurement import Measurement
 
-from tests.controller.farm.conftest import FakeClient, Lab, collect, until
+from tests.controller.farm.conftest import Lab, collect, until
+from tests.controller.farm.fake_board import FakeClient
 
 
 class Listener:

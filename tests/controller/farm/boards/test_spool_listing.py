@@ -11,7 +11,7 @@ from latfarm_controller.errors import AgentError, AgentLostError
 from latfarm_controller.farm.boards import spool_listing
 from latfarm_controller.farm.boards.spool_listing import spooled_results
 
-from tests.controller.farm.conftest import FakeBoard, FakeClient
+from tests.controller.farm.fake_board import FakeBoard, FakeClient
 
 
 def result(number: int, payload: bytes = b"x") -> SpooledResult:

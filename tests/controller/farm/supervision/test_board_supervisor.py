@@ -37,7 +37,8 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from tests.controller.farm.conftest import RECORD, FakeBoard, Lab, Rounds, good, until
+from tests.controller.farm.conftest import RECORD, Lab, Rounds, until
+from tests.controller.farm.fake_board import FakeBoard, good
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,13 +16,12 @@ from latfarm_controller.store.duckdb import DuckDBStore
 
 from tests.controller.farm.conftest import (
     RECORD,
-    FakeBoard,
-    FakeClient,
     Lab,
     Rounds,
     collect,
     until,
 )
+from tests.controller.farm.fake_board import FakeBoard, FakeClient
 
 
 def keeper_of(store: DuckDBStore, farm: Farm, standing: Standing = Standing.WORKING) -> SpoolKeeper:
