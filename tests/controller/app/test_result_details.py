@@ -72,9 +72,9 @@ def test_the_campaign_that_was_asked_for_is_told(store: DuckDBStore) -> None:
 def test_filters_that_name_nothing_are_refused_with_the_nearest(store: DuckDBStore) -> None:
     check_filters(store, "toy", "kernel")
     with pytest.raises(
-        UsageError, match="nothing was measured on platform 'toi'; did you mean toy"
+        UsageError, match="nothing was measured on platform 'tooy'; did you mean toy"
     ):
-        check_filters(store, "toi", "")
+        check_filters(store, "tooy", "")
     with pytest.raises(UsageError, match="no purpose 'kernels'; did you mean kernel"):
         check_filters(store, "", "kernels")
 
