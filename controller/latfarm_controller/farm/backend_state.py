@@ -15,6 +15,16 @@ class BackendState:
         self.away = ""
         self.returns = 0
 
+    def note_builders(self, reason: str, *, starting: bool) -> None:
+        """Note whether models can be built. The first start of builders is no absence.
+
+        Args:
+            reason: why none can be built now; empty if models can be built.
+            starting: whether the builders are being started.
+        """
+        if not starting or self.away:
+            self.note(not reason, reason)
+
     def note(self, available: bool, reason: str = "") -> None:
         """Note that the processes went away or came back.
 

@@ -389,7 +389,7 @@ class Farm:
 
     def _builders_changed(self, state: BuilderState) -> None:
         self._events.put_nowait(BuildersChanged(state.slots, state.starting))
-        self.backend_state.note(not state.away, state.away)
+        self.backend_state.note_builders(state.away, starting=state.starting)
 
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):

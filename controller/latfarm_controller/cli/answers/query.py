@@ -152,10 +152,11 @@ def query(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Report the latency of models: from the store if it is known, else from a board.
+    """Report the latency of models, from the store or a board.
 
-    It is shown as timed, and corrected for the core's slowdown, as predictions are. The store knows
-    a network even if another tool exported its model; the answer says so ("same_export": false).
+    A board is asked if the store does not know the model. The latency is shown as timed, and
+    corrected for the core's slowdown, as predictions are. The store knows a network even if another
+    tool exported its model; the answer says so ("same_export": false).
 
     \b
     Examples:

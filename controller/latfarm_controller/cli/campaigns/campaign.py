@@ -213,7 +213,9 @@ def watch(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -
 
 @app.command()
 def pause(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Stop a campaign until somebody resumes it; a restart of latfarm serve does not.
+    """Stop a campaign until somebody resumes it.
+
+    A restart of `latfarm serve` does not resume it.
 
     \b
     Examples:
@@ -228,7 +230,7 @@ def pause(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -
 
 @app.command()
 def resume(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Continue a campaign that was paused or stopped; its measurements stay.
+    """Continue a campaign that was paused or stopped.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    The store of all measurements: look into it, check it, copy it, exchange it with other farms.
+    The store: look into it, check it, copy and exchange it.
     These commands need the store for themselves: stop latfarm serve first.
 
     \b
@@ -38,7 +38,9 @@ db_exchange.register(app)
 
 @app.command()
 def info(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
-    """Show what the store holds: its size, platforms, imports, and losses that were noticed.
+    """Show what the store holds: size, platforms and imports.
+
+    Losses that were noticed are told, too.
 
     \b
     Examples:
@@ -129,7 +131,9 @@ def snapshot(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Write all tables as Parquet, as of one moment, for other programs to read.
+    """Write all tables as Parquet, as of one moment.
+
+    Other programs can read them.
 
     \b
     Examples:
@@ -194,9 +198,10 @@ def repair(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Write all that is readable of a damaged store into a new file, and list what is lost.
+    """Write what is readable of a damaged store anew.
 
-    The damaged store is only read. Exit code 1 if something is lost.
+    It goes into a new file, and what is lost is listed. The damaged store is only read. Exit code 1
+    if something is lost.
 
     \b
     Examples:

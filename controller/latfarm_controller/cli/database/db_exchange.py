@@ -56,9 +56,10 @@ def export(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Write this farm's measurements and their graphs, without weights, for another farm.
+    """Write this farm's measurements for another farm.
 
-    Discarded measurements and those of other farms are left out.
+    Their graphs are written without weights. Discarded measurements and those of other farms are
+    left out.
 
     \b
     Examples:
@@ -103,12 +104,12 @@ def import_(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Take in measurements of another farm: all good rows, or after a failure none.
+    """Take in measurements of another farm.
 
-    They answer questions only with latfarm query --foreign, and train no bundle. What is known
-    already is not taken twice. An interrupted import goes on where it stopped. Rows that are none
-    are told with their line, and the exit code is then 1. Origin, licence and method are as the
-    files tell them, unless they are given.
+    All good rows are taken, or after a failure none. They answer questions only with latfarm query
+    --foreign, and train no bundle. What is known already is not taken twice. An interrupted import
+    goes on where it stopped. Rows that are none are told with their line, and the exit code is then
+    1. Origin, licence and method are as the files tell them, unless they are given.
 
     \b
     Examples:
