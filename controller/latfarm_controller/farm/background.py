@@ -1,9 +1,10 @@
-"""Tasks that run beside a farm and that nobody awaits."""
+"""Tasks that run beside a farm and that nobody awaits one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,22 +13,39 @@ from latfarm_controller.errors import FarmError
 logger = logging.getLogger(__name__)
 
 
-class BackgroundTasks:
-    """Starts tasks, keeps them alive until they end, and remembers an unexpected failure.
-
-    `failure` is the last exception that a task ended with, other than a FarmError. A FarmError
-    means that a call went to a shard that had died; the shard is replaced, so it is only logged.
-    """
+class _KeptTasks(ABC):
+    """Starts tasks and keeps them alive until they end; `_failed` hears of those that fail."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self.failure: BaseException | None = None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of the present event loop."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+
+    @abstractmethod
+    def _failed(self, error: BaseException) -> None:
+        """Hear of a task that failed."""
+
+
+class BackgroundTasks(_KeptTasks):
+    """Tasks of a farm, which remembers an unexpected failure.
+
+    `failure` is the last exception that a task ended with, other than a FarmError. A FarmError
+    means that a call went to a shard that had died; the shard is replaced, so it is only logged.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: BaseException | None = None
 
     async def stop(self) -> None:
         """Cancel all tasks and wait until they have ended."""
@@ -45,13 +63,31 @@ class BackgroundTasks:
         if self.failure is not None:
             raise FarmError(f"the farm broke: {self.failure!r}") from self.failure
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        error = task.exception()
+    def _failed(self, error: BaseException) -> None:
         if isinstance(error, FarmError):
             logger.warning("%s", error)
             return
         logger.error("the farm broke", exc_info=error)
         self.failure = error
+
+
+class LoggedTasks(_KeptTasks):
+    """Tasks whose failures are logged.
+
+    Args:
+        logger: of the module whose tasks these are.
+        told: what the log says of a task that failed.
+    """
+
+    def __init__(self, logger: logging.Logger, told: str) -> None:
+        super().__init__()
+        self._logger = logger
+        self._told = told
+
+    async def finish(self) -> None:
+        """Wait until all tasks have ended, also those that are started meanwhile."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _failed(self, error: BaseException) -> None:
+        self._logger.error(self._told, exc_info=error)

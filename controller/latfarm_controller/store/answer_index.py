@@ -305,7 +305,7 @@ class AnswerIndex:
         return [int(place) for place in places if int(kind[place]) in kinds]
 
     def _foremost(self, places: Numbers) -> Numbers:
-        """Of many places, the newest one of each graph, kind and stability."""
+        """The newest of some places for each graph, kind and stability."""
         columns = self._columns
         order = np.lexsort((columns.seq[places], columns.told_at_s[places]))
         newest: dict[tuple[int, int, bool], int] = {}

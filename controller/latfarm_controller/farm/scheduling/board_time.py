@@ -27,7 +27,7 @@ FIRST_COST_MS = 1.0
 
 
 class Account(NamedTuple):
-    """Whose board time is counted: a campaign's on one platform."""
+    """A campaign on one platform, whose board time is counted."""
 
     campaign_id: str
     platform: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
+from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.drift import DriftAlarm
@@ -78,7 +79,7 @@ class BoardSupervisor:
         self.identities = IdentityLog(store, clock_s)
         self._deciding = asyncio.Lock()  # two alarms at once lead to one decision
         self._noting = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = LoggedTasks(logger, "a board's answer could not be judged or kept")
         self._full: set[str] = set()  # names of boards whose disk was full
         for name in self._last:
             if self.standing(name) is not Standing.WORKING:
@@ -174,10 +175,10 @@ class BoardSupervisor:
         if measurement.error_code == DISK_FULL and name not in self._full:
             self._full.add(name)
             reason = f"{measurement.error_message}; it is taken back once there is room"
-            self._start(self._note(name, DISK_BECAME_FULL, reason))
+            self._tasks.start(self._note(name, DISK_BECAME_FULL, reason))
         good = measurement.ok and not measurement.unstable
         if good and measurement.purpose == SENTINEL:
-            self._start(self._judge(name, measurement))
+            self._tasks.start(self._judge(name, measurement))
 
     def refused(self, name: str, reason: str) -> None:
         """Store that a board is not used, because it gave another id than its own."""
@@ -188,11 +189,11 @@ class BoardSupervisor:
         """Store that a board works again, if it had failed because its disk was full."""
         if name in self._full:
             self._full.discard(name)
-            self._start(self._note(name, DISK_HAS_ROOM, "its disk has room again"))
+            self._tasks.start(self._note(name, DISK_HAS_ROOM, "its disk has room again"))
 
     async def close(self) -> None:
         """Wait until all answers so far are judged and stored."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
         await self.identities.close()
 
     async def _judge(self, name: str, measurement: Measurement) -> None:
@@ -242,16 +243,6 @@ class BoardSupervisor:
     def _id(self, name: str) -> str:
         event = self._last.get(name)
         return self._farm.board_id(name) or (event.board_id if event is not None else "")
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a board's answer could not be judged or kept", exc_info=task.exception())
 
 
 def _figures(drift: DriftAlarm) -> dict[str, Any]:

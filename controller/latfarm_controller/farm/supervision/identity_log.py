@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.results import RESULT_FOREIGN
+from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.store.base import BoardEvent, Store
 
 # The values of `event` in a stored BoardEvent.
@@ -41,12 +41,12 @@ class IdentityLog:
         self._refused: dict[tuple[str, str], float] = {}  # name, event -> when it was told
         self._read = False
         self._writing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = LoggedTasks(logger, "an event about an id could not be stored")
 
     def identified(self, name: str, board_id: str) -> None:
         """Tell once that a board has this id from now on."""
         if self._ids.get(name) != board_id:
-            self._start(self._pinned(name, board_id))
+            self._tasks.start(self._pinned(name, board_id))
 
     def refused(self, name: str, reason: str) -> None:
         """Tell that a board was refused because of its id; a minute of refusals is told once."""
@@ -61,8 +61,7 @@ class IdentityLog:
 
     async def close(self) -> None:
         """Wait until everything is stored."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     async def _pinned(self, name: str, board_id: str) -> None:
         async with self._writing:
@@ -84,18 +83,8 @@ class IdentityLog:
         told_s = self._refused.get((event.board, event.event))
         if told_s is None or not 0 <= event.at_s - told_s < QUIET_S:
             self._refused[event.board, event.event] = event.at_s
-            self._start(self._tell(event))
+            self._tasks.start(self._tell(event))
 
     async def _tell(self, event: BoardEvent, level: int = logging.WARNING) -> None:
         await asyncio.to_thread(self._store.add_board_event, event)
         logger.log(level, "board %s: %s: %s", event.board, event.event, event.reason)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("an event about an id could not be stored", exc_info=task.exception())

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.spooled import SpooledResult
+from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.store.base import FoundResult, Store
@@ -68,7 +68,7 @@ class SpoolKeeper:
         self._clock_s = clock_s
         self._wanted: frozenset[str] = frozenset()
         self._writing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = LoggedTasks(logger, "finished results of a board cannot be kept")
         farm.spools.listener = self
         farm.spools.offer(store.found_results())
 
@@ -95,17 +95,18 @@ class SpoolKeeper:
         logger.info(
             "board %s still had %d finished results: %d are kept", name, len(results), len(kept)
         )
-        self._start(self._settle(info.board_id, kept, [result.request_id for result in results]))
+        self._tasks.start(
+            self._settle(info.board_id, kept, [result.request_id for result in results])
+        )
         self._farm.spools.offer(kept)
 
     def used_up(self, request_ids: Sequence[str]) -> None:
         """What was found for these requests is stored with a campaign, or of no use any more."""
-        self._start(self._drop(list(request_ids)))
+        self._tasks.start(self._drop(list(request_ids)))
 
     async def close(self) -> None:
         """Wait until everything is written."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     async def _settle(
         self, board_id: str, kept: Sequence[FoundResult], request_ids: Sequence[str]
@@ -120,13 +121,3 @@ class SpoolKeeper:
     async def _drop(self, request_ids: Sequence[str]) -> None:
         async with self._writing:
             await asyncio.to_thread(self._store.drop_found_results, request_ids)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("finished results of a board cannot be kept", exc_info=task.exception())

@@ -69,7 +69,7 @@ async def split_farm(
 
 
 def addresses(lab: Lab, near: int, far: int) -> dict[str, str]:
-    """So many boards on loopback, and so many on other machines."""
+    """Addresses of `near` boards on loopback and of `far` boards on other machines, by name."""
     found = {f"near{i}": f"127.0.0.1:{i + 1}" for i in range(near)}
     found |= {f"far{i}": f"192.0.2.7:{i + 1}" for i in range(far)}
     for name in found:
