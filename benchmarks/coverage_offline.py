@@ -23,7 +23,7 @@ from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.learned.kernel_models import KernelModels, ignore_progress
-from latfarm_predictors.learned.network_correction import figures
+from latfarm_predictors.learned.network_figures import figures
 from latfarm_predictors.samples import Training
 
 from benchmarks.recalibration import RECALIBRATIONS, coverage, judge_families, misses, papers

@@ -13,7 +13,8 @@ from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.intervals import conformal_quantile, normal_quantile
 from latfarm_predictors.judging import binomial_interval
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import NetworkFigures
 from latfarm_predictors.trust.network_trust import NAMES
 
 RECALIBRATIONS, CALIBRATE_WITH, COVERAGE = 200, 20, 0.9

@@ -9,7 +9,7 @@ import pytest
 from latfarm_predictors.confidence.measures import PlatformConfidence
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.network_correction import NetworkFigures
+from latfarm_predictors.learned.network_figures import NetworkFigures
 
 from benchmarks import coverage as script
 from benchmarks import coverage_offline

@@ -23,12 +23,13 @@ LEAST_NETWORKS = 8
 """With fewer networks than this, intervals are not scaled."""
 _NEAR = 0.1
 """Hellinger distance at which a network has 0.6 of the weight of one at distance 0."""
-_PRIOR_NETWORKS = 1.0
-"""All networks together have the weight of this many networks at distance 0."""
+_PRIOR_NETWORKS = 3.0
+"""All networks together have the weight of this many networks at distance 0. With 1, one network of
+its kind decides, which made the errors of unseen families less likely on MNN."""
 _NOVELTY = 1.0
 """The variance of a network that is like no other is that of all networks, and this share more."""
 _OUTLIER = 3.0
-"""In the mean over all networks, residuals count up to this many typical ones."""
+"""Residuals count up to this many typical ones: one network far off tells little of others."""
 _LEAST = 1e-9
 """Smallest mean square over all networks."""
 
@@ -67,8 +68,8 @@ class Likeness:
     def factor(self, shares: Array) -> Array:
         """Factor on the sigma of each of m networks, shape (m,).
 
-        It is the root of the mean square of similar networks. All networks together count as one
-        more network.
+        It is the root of the mean square of similar networks. All networks together count as
+        three more networks.
 
         Args:
             shares: each network's share of time in each family of kernels, shape (m, f).
@@ -78,9 +79,10 @@ class Likeness:
         gaps = np.sqrt(shares)[:, None, :] - self.points[None, :, :]
         weights = np.exp(-(gaps**2).sum(axis=-1) / (4.0 * _NEAR**2))
         usual = 1.4826 * float(np.median(np.sqrt(self.squares)))
-        everywhere = max(float(np.minimum(self.squares, (_OUTLIER * usual) ** 2).mean()), _LEAST)
+        squares = np.minimum(self.squares, (_OUTLIER * usual) ** 2)
+        everywhere = max(float(squares.mean()), _LEAST)
         novelty = 1.0 - weights.max(axis=1)
         prior = _PRIOR_NETWORKS * everywhere * (1.0 + _NOVELTY * novelty)
         # not "@", with which the last digit of a network would depend on what else was asked
-        near = (weights * self.squares).sum(axis=1)
+        near = (weights * squares).sum(axis=1)
         return np.asarray(np.sqrt((near + prior) / (weights.sum(axis=1) + _PRIOR_NETWORKS)))

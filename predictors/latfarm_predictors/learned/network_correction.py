@@ -10,21 +10,20 @@ that caches have lost when a network comes back to them (`kernels/reuse.py` expl
 kernels that run alone find them. Leave-one-out errors decide; a more complex
 correction must win clearly. The residuals that calibrate intervals come from repeating the whole
 competition without each network in turn. Widths of intervals depend on the errors of networks that
-spend their time on the same families of kernels (`likeness.py`).
+spend their time on the same families of kernels (`likeness.py`), and on how long the network takes
+(`network_size.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from latfarm_predictors.features.table import Array, Table
-from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.intervals import ErrorShare, estimate_share
-from latfarm_predictors.kernels.families import FAMILIES
 from latfarm_predictors.learned.correction_fits import (
     KINDS,
     MOST_ERROR,
@@ -33,175 +32,19 @@ from latfarm_predictors.learned.correction_fits import (
     surely_better,
 )
 from latfarm_predictors.learned.likeness import Likeness
+from latfarm_predictors.learned.network_figures import EVICTING_MB, NetworkFigures
+from latfarm_predictors.learned.network_size import NetworkSize
 from latfarm_predictors.learned.score_pool import SCORES_VERSION, ScorePool
 from latfarm_predictors.models.base import ModelState
 
-MEGABYTE = 1e6
-"""Bytes in a megabyte."""
-_PRIVATE_CACHE_MB = 0.7
-"""Weights of this size, in megabytes, stay in a core's own cache between two runs."""
 _SHARED_CACHE_MB = 24.0
 """Size, in megabytes, of a cache that all cores share."""
-_LARGE_WEIGHT_MB = 0.3
-"""A kernel has large weights if they are larger than this, in megabytes."""
 _RIDGES = (1.0, 3.0, 10.0, 30.0)
 """Penalties of the linear correction, among which leave-one-out chooses."""
 _LEAST_NETWORKS = {"none": 0, "scale": 3, "ridge": 8, "gp": 30}
 """Smallest number of networks for each kind of correction."""
-_EVICTING_MB = (1.0, 4.0, 16.0, 64.0)
-"""Sizes, in megabytes, of the caches that may have lost a network's weights."""
 _PLAIN_FEATURES = 8
 """Number of features of a correction that does not know evicted weights, as in older bundles."""
-_FAMILY_PLACE = {name: place for place, name in enumerate(FAMILIES)}
-KERNEL_COLUMNS = 8
-"""Number of values per kernel in `kernel_columns`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkFigures:
-    """What a correction knows of a network: sums over its kernels, latencies in ms.
-
-    Attributes:
-        warm_ms: latency of all kernels with warm caches, plus that of a call and of transfers.
-        cold_ms: latency of all kernels with flushed caches, plus that of a call and of transfers.
-        independent_ms: root of the sum of the squared deviations of kernels.
-        common_ms: sum of the deviations of kernels.
-        kernels: number of kernels.
-        weight_mb: size of all weights, in megabytes.
-        interior_mb: activations written and read between kernels, in megabytes.
-        small_ms: latency of kernels so short that their overhead is not hidden.
-        weighty_ms: latency of kernels with large weights.
-        conv_ms: latency of convolutions.
-        shares: share of the kernels' latency in each family, in the order of `FAMILIES`; empty if
-            not known.
-        evicted_mb: weights that a cache loses while the network runs and keeps while the kernel
-            runs alone, in megabytes, for each size of `_EVICTING_MB`; empty if not known.
-    """
-
-    warm_ms: float
-    cold_ms: float
-    independent_ms: float
-    common_ms: float
-    kernels: float
-    weight_mb: float
-    interior_mb: float
-    small_ms: float
-    weighty_ms: float
-    conv_ms: float
-    shares: tuple[float, ...] = ()
-    evicted_mb: tuple[float, ...] = ()
-
-    @property
-    def cold_share(self) -> float:
-        """Share of the weights that cannot stay in a core's own cache between two runs."""
-        return max(self.weight_mb - _PRIVATE_CACHE_MB, 0.0) / (self.weight_mb + 1e-9)
-
-    @property
-    def blended_ms(self) -> float:
-        """Sum of kernels of which `cold_share` is taken cold, in ms."""
-        return self.warm_ms + self.cold_share * (self.cold_ms - self.warm_ms)
-
-
-def boundary_mb(graph: Graph) -> float:
-    """Size of a network's inputs and outputs, in megabytes."""
-    moved = sum(graph.type_of(name).size_bytes for name in (*graph.inputs, *graph.outputs))
-    return moved / MEGABYTE
-
-
-def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array) -> Array:
-    """What the figures of a network need of its n kernels, shape (KERNEL_COLUMNS, n).
-
-    The rows are warm latency, cold latency, log-sigma, bytes of weights, of inputs and of outputs,
-    whether the kernel is a convolution, and the place of its family in `FAMILIES`.
-
-    Args:
-        table: n kernels.
-        latency_ms: predicted warm latency of each, shape (n,).
-        cold_ms: predicted cold latency of each, shape (n,).
-        sigma: log-sigma of each, shape (n,).
-    """
-    conv = table.of_family("conv", "grouped_conv", "dwconv")
-    return np.stack(
-        [
-            latency_ms,
-            cold_ms,
-            sigma,
-            table.weight_bytes,
-            table.input_bytes,
-            table.output_bytes,
-            conv,
-            np.array([_FAMILY_PLACE.get(name, -1) for name in table.families], dtype=np.float64),
-        ]
-    )
-
-
-def figures(
-    table: Table,
-    latency_ms: Array,
-    cold_ms: Array,
-    sigma: Array,
-    *,
-    overhead_ms: float,
-    small_ms: float,
-) -> NetworkFigures:
-    """Figures of a network from its kernels.
-
-    Args:
-        table: the kernels.
-        latency_ms: predicted warm latency of each, shape (n,).
-        cold_ms: predicted cold latency of each, shape (n,).
-        sigma: log-sigma of each, shape (n,).
-        overhead_ms: latency of an empty model and of moving the network's inputs and outputs.
-        small_ms: kernels with a smaller latency count as small.
-    """
-    columns = kernel_columns(table, latency_ms, cold_ms, sigma)
-    return column_figures(columns, overhead_ms=overhead_ms, small_ms=small_ms)
-
-
-def column_figures(columns: Array, *, overhead_ms: float, small_ms: float) -> NetworkFigures:
-    """Figures of a network from the columns of its kernels.
-
-    Args:
-        columns: what `kernel_columns` gives, its columns in the order in which kernels run.
-        overhead_ms: latency of an empty model and of moving the network's inputs and outputs.
-        small_ms: kernels with a smaller latency count as small.
-    """
-    latency_ms, cold_ms, sigma, weight_bytes, input_bytes, output_bytes, conv, family = columns
-    weights = weight_bytes / MEGABYTE
-    traffic = float((input_bytes + output_bytes).sum()) / MEGABYTE
-    boundary = 0.0
-    if len(latency_ms):
-        boundary = float(input_bytes[0] + output_bytes[-1]) / MEGABYTE
-    spread = latency_ms * sigma
-    # the first place is for families that are not in `FAMILIES`
-    by_family = np.bincount((family + 1.0).astype(np.intp), latency_ms, len(FAMILIES) + 1)
-    shares = by_family / max(float(by_family.sum()), 1e-300)
-    return NetworkFigures(
-        warm_ms=float(latency_ms.sum()) + overhead_ms,
-        cold_ms=float(np.maximum(cold_ms, latency_ms).sum()) + overhead_ms,
-        independent_ms=float(np.sqrt(spread @ spread)),
-        common_ms=float(spread.sum()),
-        kernels=float(len(latency_ms)),
-        weight_mb=float(weights.sum()),
-        interior_mb=traffic - boundary,
-        small_ms=float(latency_ms[latency_ms < small_ms].sum()),
-        weighty_ms=float(latency_ms[weights > _LARGE_WEIGHT_MB].sum()),
-        conv_ms=float(latency_ms[conv > 0.0].sum()),
-        shares=tuple(shares[1:].tolist()),
-        evicted_mb=_evicted_mb(weights, input_bytes / MEGABYTE, output_bytes / MEGABYTE),
-    )
-
-
-def _evicted_mb(weights: Array, inputs: Array, outputs: Array) -> tuple[float, ...]:
-    """See `NetworkFigures.evicted_mb`, given sizes of n kernels in megabytes, each (n,)."""
-    if not len(weights):
-        return (0.0,) * len(_EVICTING_MB)
-    alone = weights + inputs + outputs
-    # an input of a kernel is an output of another one, but for the first
-    whole = float(weights.sum() + outputs.sum() + inputs[0])
-    return tuple(
-        float(weights[alone <= size].sum()) if whole > size else 0.0 for size in _EVICTING_MB
-    )
 
 
 def _design(networks: Sequence[NetworkFigures]) -> Array:
@@ -219,12 +62,12 @@ def _design(networks: Sequence[NetworkFigures]) -> Array:
             n.weighty_ms / n.warm_ms * n.cold_share,
             float(np.log(n.cold_ms / n.warm_ms)),
             n.conv_ms / n.warm_ms,
-            *(lost / n.warm_ms for lost in n.evicted_mb or (0.0,) * len(_EVICTING_MB)),
+            *(lost / n.warm_ms for lost in n.evicted_mb or (0.0,) * len(EVICTING_MB)),
         )
         for n in networks
     ]
     # costs per millisecond span decades; in logs, one tiny network does not decide a coefficient
-    width = _PLAIN_FEATURES + len(_EVICTING_MB)
+    width = _PLAIN_FEATURES + len(EVICTING_MB)
     return np.log1p(np.array(rows, dtype=np.float64).reshape(len(networks), width))
 
 
@@ -277,6 +120,7 @@ class NetworkCorrection:
     def __init__(self) -> None:
         self._fit, _ = fit_candidate("none", False, 0.0, np.zeros((0, 8)), np.zeros(0))
         self.share = ErrorShare()
+        self._size = NetworkSize()
         self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
         self.scores: Array = np.zeros(0)
@@ -330,6 +174,7 @@ class NetworkCorrection:
             values["other_platforms"] = list(self.other_scores)
             for number, told in enumerate(self.other_scores.values()):
                 arrays[f"other_scores_{number}"] = told
+        values["size"] = self._size.to_json()
         if len(self._likeness.points):
             arrays["like_points"] = self._likeness.points
             arrays["like_squares"] = self._likeness.squares
@@ -346,6 +191,9 @@ class NetworkCorrection:
         """The correction whose state this is."""
         model = cls()
         model.share = ErrorShare(float(state.values["rho"]), float(state.values["tau"]))
+        model._size = NetworkSize.from_json(
+            state.values.get("size", {})
+        )  # missing in older versions
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
         others = enumerate(state.values.get("other_platforms", ()))
         model.other_scores = {str(name): state.arrays[f"other_scores_{n}"] for n, name in others}
@@ -363,6 +211,7 @@ class NetworkCorrection:
     def _learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:
         """Choose and fit a correction, without residuals and scores."""
         self._fit, left_out = _compete(networks, latency_ms)
+        self._size = NetworkSize.of([n.warm_ms for n in networks])
         self.share = self._share(networks, left_out)
         sigma = self._predict(networks)[1]
         self._likeness = Likeness.of(_shares(networks), left_out, sigma)
@@ -374,14 +223,18 @@ class NetworkCorrection:
         independent, common = _relative(networks)
         rho, tau = self.share.rho, self.share.tau
         variance = (1.0 - rho) * independent**2 + rho * common**2
-        sigma = np.sqrt(variance + tau**2 * (1.0 + leverage))
+        sigma = np.sqrt(variance + tau**2 * (1.0 + leverage)) * self._factors(networks)
         return _base(networks, self._fit.blend) * np.exp(shift), sigma
 
     def _share(self, networks: Sequence[NetworkFigures], residuals: Array) -> ErrorShare:
         """How the errors of kernels add up in these networks."""
         if len(networks) < 5:
             return ErrorShare()
-        return estimate_share(residuals, *_relative(networks))
+        return estimate_share(residuals / self._factors(networks), *_relative(networks))
+
+    def _factors(self, networks: Sequence[NetworkFigures]) -> Array:
+        """Factor on the log-sigma of each network because of its size, shape (n,)."""
+        return self._size.factor(np.array([n.warm_ms for n in networks], dtype=np.float64))
 
 
 def _shares(networks: Sequence[NetworkFigures]) -> Array:

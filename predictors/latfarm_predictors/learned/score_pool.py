@@ -36,8 +36,9 @@ import numpy as np
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.intervals import least_scores, normal_quantile, widened_quantile
 
-SCORES_VERSION = 1
-"""Version of what a score is; scores of different versions are never pooled."""
+SCORES_VERSION = 2
+"""Version of what a score is; scores of different versions are never pooled. In version 2 the
+deviation of a network depends on how long the network takes (`network_size.py`)."""
 LEAST_PLATFORMS = 2
 """Least number of other platforms whose scores are pooled."""
 LEAST_OWN = 5

@@ -13,7 +13,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.workload import Workload, workloads_of
-from latfarm_predictors.learned.network_correction import boundary_mb
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.models.published.mnn_cost import MnnCost
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS
 from latfarm_predictors.models.published.per_type import RECIPES

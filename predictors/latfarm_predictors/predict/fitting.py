@@ -23,11 +23,8 @@ from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel, PlacedKernels
 from latfarm_predictors.learned.isolation import corrected_for_isolation
 from latfarm_predictors.learned.kernel_models import KernelModels, OnProgress, ignore_progress
-from latfarm_predictors.learned.network_correction import (
-    NetworkCorrection,
-    NetworkFigures,
-    boundary_mb,
-)
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import NetworkFigures, boundary_mb
 from latfarm_predictors.learned.reuse_cost import ReuseCost, ReusedKernels, in_caches
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.sibling import Sibling

@@ -16,7 +16,7 @@ from latfarm_predictors.kernels.workload import Workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.kernel_models import KernelEstimates
-from latfarm_predictors.learned.network_correction import kernel_columns
+from latfarm_predictors.learned.network_figures import kernel_columns
 from latfarm_predictors.memo import Memo
 
 Outline = tuple[Hashable, ...]

@@ -31,9 +31,9 @@ from latfarm_predictors.learned.kernel_models import (
     KernelEstimates,
     KernelModels,
 )
-from latfarm_predictors.learned.network_correction import (
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import (
     KERNEL_COLUMNS,
-    NetworkCorrection,
     NetworkFigures,
     boundary_mb,
     column_figures,

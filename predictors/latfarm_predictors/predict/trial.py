@@ -24,7 +24,8 @@ from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.isolation import corrected_for_isolation
 from latfarm_predictors.learned.kernel_models import KernelModels
-from latfarm_predictors.learned.network_correction import NetworkCorrection, boundary_mb
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack

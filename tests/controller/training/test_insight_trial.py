@@ -31,7 +31,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.learned.network_correction import boundary_mb
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 PLATFORM = "sim-trial"

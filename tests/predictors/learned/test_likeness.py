@@ -10,7 +10,8 @@ import pytest
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.intervals import conformal_quantile
 from latfarm_predictors.learned.likeness import LEAST_NETWORKS, Likeness
-from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import NetworkFigures
 
 BASE = NetworkFigures(10.0, 10.0, 0.1, 0.4, 50.0, 5.0, 8.0, 0.5, 2.0, 7.0)
 

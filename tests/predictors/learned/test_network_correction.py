@@ -9,9 +9,9 @@ import pytest
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.learned.network_correction import (
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import (
     MEGABYTE,
-    NetworkCorrection,
     NetworkFigures,
     column_figures,
     figures,

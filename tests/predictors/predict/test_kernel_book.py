@@ -16,7 +16,8 @@ from latfarm_predictors.features.table import Array
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules, Verdict
-from latfarm_predictors.learned.network_correction import NetworkCorrection, NetworkFigures
+from latfarm_predictors.learned.network_correction import NetworkCorrection
+from latfarm_predictors.learned.network_figures import NetworkFigures
 from latfarm_predictors.memo import Memo
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.predict.predictor import PlatformPredictor

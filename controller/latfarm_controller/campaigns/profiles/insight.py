@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.learned.network_correction import boundary_mb
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
 

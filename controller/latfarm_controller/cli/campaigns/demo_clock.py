@@ -29,6 +29,12 @@ LEAST_MEASUREMENTS = 120
 """Least number of measurements that the characterisation is planned for, unless fewer are asked
 for: ten calibration networks, fourteen profiled ones, and some seventy kernels. Within its limit of
 time, a plan for so many is balanced, and one for more would spend it all on the first stages."""
+BUDGET_ROUNDS = 8.0
+"""Board time of `BUDGET_MEASUREMENTS` measurements, in board times of the first round. On a quiet
+host with two AMD cores it was 6.3 with onnxruntime; the rest is a margin. Both grow alike on a slower
+or busier host, which a forecast in minutes cannot know."""
+BUDGET_MEASUREMENTS = 500
+"""Number of measurements for which `BUDGET_ROUNDS` was found."""
 LEAST_BUSY, MOST_BUSY = 0.4, 0.9
 """Bounds of the share of time in which the board is assumed to be busy during the
 characterisation. Its models are smaller than those of the first round, and so are built faster."""
@@ -88,20 +94,17 @@ class DemoClock:
         steps = int(minutes / _STEP_MINUTES)
         return max(round(steps * _STEP_MINUTES, 1), LEAST_BUDGET_MINUTES)
 
-    def measurements(self, asked: int, needed_minutes: float, longest_s: float) -> int:
+    def measurements(self, asked: int) -> int:
         """Number of measurements that the characterisation is planned for.
 
         Args:
             asked: largest number that is asked for.
-            needed_minutes: board time of so many, in minutes, where nothing disturbs them.
-            longest_s: board time of the first round, in seconds, where nothing disturbs it.
         """
         minutes = self.budget_minutes()
-        if minutes is None or needed_minutes <= 0 or longest_s <= 0:
+        if minutes is None or self._board_s <= 0:
             return asked
-        slowness = max(1.0, self._board_s / longest_s)
-        fitting = int(asked * minutes / (needed_minutes * slowness))
-        return min(asked, max(LEAST_MEASUREMENTS, fitting))
+        each_s = BUDGET_ROUNDS * self._board_s / BUDGET_MEASUREMENTS
+        return min(asked, max(LEAST_MEASUREMENTS, int(60.0 * minutes / each_s)))
 
     def allows_round(self, started: int) -> bool:
         """Whether a further round is planned, and fits into the time that is left.

@@ -18,7 +18,7 @@ from latfarm_predictors.measurement import ENERGY_MS
 
 from latfarm_controller.cli.campaigns.demo_clock import DemoClock, left_out
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions
-from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, SESSIONS, JudgingRounds
+from latfarm_controller.cli.campaigns.judging_rounds import ROUNDS, JudgingRounds
 from latfarm_controller.cli.campaigns.plan import Plan, first_line, plan_of
 from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
@@ -111,7 +111,7 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
         _first_round(rounds, clock)
         full = characterize_config(wanted, encoded)
         known = _known(client, platform, wanted, full)
-        config_json = known or _within(clock, full, planned, len(held_out))
+        config_json = known or _within(clock, full, planned)
         started = client.start("characterize", platform, config_json, wanted.name)
         campaign = follow(client, started.campaign_id, rounds.on_stage)
         predictor = open_bundle(config.bundles_dir, platform)
@@ -163,23 +163,18 @@ def _known(
     return dict(found.config) if limited and before == asked else None
 
 
-def _within(
-    clock: DemoClock, config: dict[str, Any], planned: Plan | None, networks: int
-) -> dict[str, Any]:
+def _within(clock: DemoClock, config: dict[str, Any], planned: Plan | None) -> dict[str, Any]:
     """The configuration of the characterisation with the limits that the demo's time sets.
 
     Args:
         clock: the time that the demo has.
         config: the configuration without a limit of time.
-        planned: what it would cost; None: not known.
-        networks: number of networks in the first round.
+        planned: what it would cost without a limit; None: it has another limit.
     """
     minutes = clock.budget_minutes()
     if minutes is None or planned is None:
         return config
-    longest_s = networks * SESSIONS * (ROUND_MS + ROUND_WARMUP_MS) / 1000.0
-    needed = planned.forecast.asked_minutes
-    measurements = clock.measurements(int(config["measurements"]), needed, longest_s)
+    measurements = clock.measurements(int(config["measurements"]))
     output.err().print(
         f"to end within {clock.minutes:g} minutes, there are {clock.rounds} rounds, and the "
         f"predictor gets at most {measurements} measurements and {minutes:g} minutes of board time"

@@ -19,7 +19,7 @@ from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.features.groups import family_group
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.learned.network_correction import boundary_mb
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.published.network_model import NETWORK_MODELS, NetworkModel
 from latfarm_predictors.predict.baseline_sums import baseline_ms

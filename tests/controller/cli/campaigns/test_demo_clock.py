@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from latfarm_controller.cli.campaigns.demo_clock import (
+    BUDGET_MEASUREMENTS,
+    BUDGET_ROUNDS,
     LEAST_BUDGET_MINUTES,
     LEAST_MEASUREMENTS,
     LEAST_TRAINING_S,
@@ -74,18 +76,29 @@ def test_without_a_limit_everything_is_allowed() -> None:
     now.at_s += 1e6
     clock.note_round(1e5, 1e5)
     assert clock.budget_minutes() is None
-    assert clock.measurements(500, 4.0, 8.0) == 500
+    assert clock.measurements(500) == 500
     assert clock.allows_round(3)
 
 
 def test_a_slow_host_gets_a_plan_for_fewer_measurements() -> None:
     now = Now()
     quick, slow = DemoClock(10.0, 4, now), DemoClock(10.0, 4, now)
-    quick.note_round(15.0, 10.0)
+    quick.note_round(25.0, 20.0)
     slow.note_round(60.0, 60.0)
-    assert quick.measurements(500, 4.0, 8.1) == 500
-    assert slow.measurements(500, 4.0, 8.1) == LEAST_MEASUREMENTS
-    assert slow.measurements(80, 4.0, 8.1) == 80, "no more than asked for"
+    assert quick.measurements(500) == 500
+    fewer = slow.measurements(500)
+    assert LEAST_MEASUREMENTS < fewer < 500
+    budget = slow.budget_minutes()
+    assert budget is not None
+    # so many take as many board times of a round as were seen, and fit into the limit
+    assert fewer / BUDGET_MEASUREMENTS * BUDGET_ROUNDS * 60.0 <= 60.0 * budget
+    assert slow.measurements(80) == 80, "no more than asked for"
+
+
+def test_a_hopeless_host_is_planned_for_the_least() -> None:
+    clock = DemoClock(10.0, 4, Now())
+    clock.note_round(300.0, 250.0)
+    assert clock.measurements(500) == LEAST_MEASUREMENTS
 
 
 def spent(measurements: int, *, limited: bool = True) -> dict[str, Any]:
