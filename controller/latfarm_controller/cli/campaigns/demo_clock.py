@@ -31,8 +31,8 @@ for: ten calibration networks, fourteen profiled ones, and some seventy kernels.
 time, a plan for so many is balanced, and one for more would spend it all on the first stages."""
 BUDGET_ROUNDS = 8.0
 """Board time of `BUDGET_MEASUREMENTS` measurements, in board times of the first round. On a quiet
-host with two AMD cores it was 6.3 with onnxruntime; the rest is a margin. Both grow alike on a slower
-or busier host, which a forecast in minutes cannot know."""
+host with two AMD cores it was 6.3 with onnxruntime; the rest is a margin. Both grow alike on a
+slower or busier host, which a forecast in minutes cannot know."""
 BUDGET_MEASUREMENTS = 500
 """Number of measurements for which `BUDGET_ROUNDS` was found."""
 LEAST_BUSY, MOST_BUSY = 0.4, 0.9
