@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
@@ -11,7 +14,7 @@ from latfarm_predictors.features.winograd import (
     SMALL_WINDOW,
     larger_windows,
     square_windows,
-    tile_work,
+    tile_work_within,
     winograd_3x3,
 )
 
@@ -19,24 +22,40 @@ CACHES_BYTES = (1e6, 4e6, 24e6)
 """Sizes, in bytes, that the caches of a board may have, as in `learned.cold`."""
 
 
-def tile_features(table: Table) -> Array:
+def tile_features(table: Table, positions: int = 0) -> Array:
     """Features for the Gaussian process, shape (n, 13).
 
     The first 8 are those of `table_features.scheme_features`. Then follow, in logarithms, by how
     much the work of each tile is above that of the direct scheme, for 3 x 3 windows, and the work
     of the tiles of side 6 and 8 for larger windows. A library that chooses a tile by a table takes
     one that wastes work on maps of 1 to 3 pixels.
+
+    Args:
+        table: n kernels.
+        positions: how the library limits tiles on small maps, see `winograd.tile_work_within`.
     """
     small = (square_windows(table) == SMALL_WINDOW)[:, None]
-    wasted = np.where(small, np.maximum(table.once(tile_work), 1.0), 1.0)
+    work = table.once(tile_work_within(positions))
+    wasted = np.where(small, np.maximum(work, 1.0), 1.0)
     return np.concatenate(
         [
-            scheme_features(table, table.once(winograd_3x3)),
+            scheme_features(table, winograd_3x3(table, positions)),
             np.log(wasted),
-            np.log(table.once(larger_windows)),
+            np.log(larger_windows(table, positions)),
         ],
         axis=1,
     )
+
+
+@cache
+def tile_features_within(positions: int) -> Callable[[Table], Array]:
+    """`tile_features` with this limit, as a function for `Table.once`."""
+
+    def features(table: Table) -> Array:
+        return tile_features(table, positions)
+
+    features.__name__ = f"tile_features_within_{positions}"
+    return features
 
 
 def transformed_weights(table: Table) -> Array:

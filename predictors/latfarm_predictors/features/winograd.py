@@ -12,13 +12,18 @@ have transforms for a few sizes of the input tile only:
   tiles. It chooses among them by tables that were measured on one processor.
 - oneDNN, MLAS and XNNPACK have none for fp32 on the CPUs that this project was run on.
 
+Small maps admit small tiles only: MNN divides the map by the positions that its product of matrices
+takes at a time, and takes no larger tile than the root of that. This is an argument, `positions`,
+because it depends on the processor (14 with AVX-512), and 0 where there is no such limit.
+
 Work is told as a share of the direct scheme's. `tile_work` is not limited to 1: a library that
 chooses by a table computes a tile even where it wastes work, as on maps of 1 to 3 pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -122,43 +127,81 @@ def _work(table: Table, rows: np.typing.NDArray[np.intp], n: float) -> Array:
     )
 
 
-def winograd(workloads: Sequence[Workload] | Table) -> tuple[Array, Array]:
+@cache
+def tile_work_within(positions: int) -> Callable[[Table], Array]:
+    """`tile_work` of a library that limits tiles on small maps, as a function for `Table.once`.
+
+    Args:
+        positions: a tile of side n is admitted if n^2 is at most the number of outputs divided by
+            this, rounded up; n = 2 always is. 0: there is no limit.
+    """
+    if not positions:
+        return tile_work
+
+    def limited(table: Table) -> Array:
+        most = np.floor(np.sqrt(np.ceil(table.out_h * table.out_w / positions)))
+        tiles = np.array(INPUT_SIDES, dtype=np.float64) - square_windows(table)[:, None] + 1.0
+        admits = (tiles <= LEAST_TILE) | (tiles <= most[:, None])
+        return np.where(admits, table.once(tile_work), 1.0)
+
+    limited.__name__ = f"tile_work_within_{positions}"
+    return limited
+
+
+def winograd(workloads: Sequence[Workload] | Table, positions: int = 0) -> tuple[Array, Array]:
     """Work of the cheapest scheme, direct or Winograd, over that of the direct one.
 
     These are Eq. 2-3 of MNN (Jiang et al. 2020) for F(n x n, k x k), for the tiles that are
     admitted. The printed cost is that of one tile; here it is multiplied by the number of tiles
     ceil(o_w/n) * ceil(o_h/n), and channels are padded to multiples of 4 as in the NC4HW4 layout.
 
+    Args:
+        workloads: n kernels.
+        positions: see `tile_work_within`.
+
     Returns:
         The ratio, at most 1, and the chosen n (1 = direct), each of shape (n,).
     """
     table = as_table(workloads)
-    work = table.once(tile_work)
+    work = table.once(tile_work_within(positions))
     place = work.argmin(axis=1)
     best = work[np.arange(len(table)), place]
     tile = np.array(INPUT_SIDES, dtype=np.float64)[place] - table.kernel_h + 1.0
     return np.minimum(best, 1.0), np.where(best < 1.0, tile, 1.0)
 
 
-def winograd_ratio(table: Table, edition: int = EDITION, *, larger: bool = True) -> Array:
+def winograd_ratio(
+    table: Table, edition: int = EDITION, *, larger: bool = True, positions: int = 0
+) -> Array:
     """Work of the cheapest scheme over that of the direct one, shape (n,).
 
     Args:
         table: n kernels.
         edition: edition of the features, see `EDITION`.
         larger: whether the library has Winograd's scheme for windows above 3 x 3, too.
+        positions: see `tile_work_within`.
     """
     if edition < EDITION:
         return table.once(_earlier_ratio)
-    return table.once(_ratio if larger else _small_ratio)
+    return table.once(_ratio(positions) if larger else _small_ratio(positions))
 
 
-def _ratio(table: Table) -> Array:
-    return winograd(table)[0]
+@cache
+def _ratio(positions: int) -> Callable[[Table], Array]:
+    def ratio(table: Table) -> Array:
+        return winograd(table, positions)[0]
+
+    ratio.__name__ = f"winograd_ratio_within_{positions}"
+    return ratio
 
 
-def _small_ratio(table: Table) -> Array:
-    return np.asarray(table.once(winograd_3x3).min(axis=1))
+@cache
+def _small_ratio(positions: int) -> Callable[[Table], Array]:
+    def ratio(table: Table) -> Array:
+        return np.asarray(winograd_3x3(table, positions).min(axis=1))
+
+    ratio.__name__ = f"winograd_3x3_ratio_within_{positions}"
+    return ratio
 
 
 def _earlier_ratio(table: Table) -> Array:
@@ -177,20 +220,22 @@ def _earlier_ratio(table: Table) -> Array:
     return best / direct
 
 
-def winograd_3x3(table: Table) -> Array:
+def winograd_3x3(table: Table, positions: int = 0) -> Array:
     """Work of F(n x n, 3 x 3), n in 2, 4, 6, over that of the direct scheme, shape (n, 3).
 
     It is at most 1, and 1 for all kernels but plain 3 x 3 convolutions of stride 1, for which most
-    libraries have Winograd's scheme.
+    libraries have Winograd's scheme. See `tile_work_within` for `positions`.
     """
     small = (square_windows(table) == SMALL_WINDOW)[:, None]
-    return np.where(small, np.minimum(table.once(tile_work), 1.0), 1.0)
+    work = table.once(tile_work_within(positions))
+    return np.where(small, np.minimum(work, 1.0), 1.0)
 
 
-def larger_windows(table: Table) -> Array:
+def larger_windows(table: Table, positions: int = 0) -> Array:
     """Work of the tiles for windows above 3 x 3 over that of the direct scheme, shape (n, 2).
 
-    The columns are the input tiles of side 6 and 8; it is 1 for all other windows.
+    The columns are the input tiles of side 6 and 8; it is 1 for all other windows. See
+    `tile_work_within` for `positions`.
     """
     larger = (square_windows(table) > SMALL_WINDOW)[:, None]
-    return np.where(larger, table.once(tile_work)[:, 1:], 1.0)
+    return np.where(larger, table.once(tile_work_within(positions))[:, 1:], 1.0)

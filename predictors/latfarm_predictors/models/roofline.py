@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Protocol, Self
 
 import numpy as np
@@ -46,6 +47,9 @@ _LEAST_GAIN = 2e-4
 _LARGER_GAIN = 0.97
 """Winograd's scheme for windows above 3 x 3 is kept only if it lowers the mean log error to this
 share. Where a library does not have it, the rate of these windows would be a wrong one."""
+_POSITIONS = (8, 12, 14, 16, 24)
+"""Limits of tiles on small maps that are tried, see `features.winograd.tile_work_within`: the
+positions that products of matrices take at a time on usual processors."""
 _FLOOR_SHARE = 1e-3
 """A prediction counts as at least this share of the latency, so that its logarithm is finite."""
 
@@ -85,6 +89,8 @@ class Roofline:
         sigma: standard deviation of the log residuals of the fit.
         edition: edition of the features, see `features.winograd.EDITION`.
         larger: whether the measurements show that windows above 3 x 3 have Winograd's scheme, too.
+        positions: how the library limits Winograd's tiles on small maps, as the measurements show
+            it; 0: not at all.
     """
 
     kind = "roofline"
@@ -101,6 +107,7 @@ class Roofline:
         self.edition = EDITION
         self.spills = spills
         self.larger = False
+        self.positions = 0
         self._scaled = scaled and sibling is not None
         self._search = search and not self._scaled
         self.sibling = sibling
@@ -141,6 +148,7 @@ class Roofline:
         )
         other.vocabulary = self.vocabulary
         other.edition, other.larger = self.edition, self.larger
+        other.positions = self.positions
         other._floor_ms, other.sigma = self._floor_ms, self.sigma
         other._solve(table, latency_ms, 1.0 / np.sqrt(1.0 + noise / 0.01))
         return other
@@ -183,6 +191,7 @@ class Roofline:
                 "scaled": self._scaled,
                 "edition": self.edition,
                 "larger": self.larger,
+                "positions": self.positions,
                 "spills": self.spills,
             },
             arrays={"coefficients": self._coefficients},
@@ -215,6 +224,7 @@ class Roofline:
         model.vocabulary = Vocabulary(tuple(state.values["main_ops"]))
         model.edition = int(state.values.get("edition", 1))
         model.larger = bool(state.values.get("larger", False))
+        model.positions = int(state.values.get("positions", 0))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
         model._coefficients = np.asarray(state.arrays["coefficients"], dtype=np.float64)
@@ -237,13 +247,14 @@ class Roofline:
 
     def ratio(self, table: Table) -> Array:
         """Work of the cheapest scheme that the library has over the direct one's, shape (n,)."""
-        return winograd_ratio(table, self.edition, larger=self.larger)
+        return winograd_ratio(table, self.edition, larger=self.larger, positions=self.positions)
 
     def _schemes(self, table: Table) -> Array:
         """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
+        regimes = table.once(_regimes_within(self.positions))
         if not self.larger:
-            return table.once(_regimes)
-        small, single, windows = table.once(_regimes).T
+            return regimes
+        small, single, windows = regimes.T
         return np.stack([small, single, windows * self.ratio(table)], axis=1)
 
     def _fixed(self, table: Table) -> Array:
@@ -290,7 +301,17 @@ class Roofline:
             if self.tiles == before:
                 break
         self.larger = True
-        self.larger = score(self.tiles) < min(_LARGER_GAIN * best, best - _LEAST_GAIN)
+        with_larger = score(self.tiles)
+        self.larger = with_larger < min(_LARGER_GAIN * best, best - _LEAST_GAIN)
+        best = with_larger if self.larger else best
+        errors = {}
+        for tried in _POSITIONS if self.edition == EDITION else ():
+            self.positions = tried
+            errors[tried] = score(self.tiles)
+        worth = min(_LARGER_GAIN * best, best - _LEAST_GAIN)
+        self.positions = min(errors, key=errors.__getitem__, default=0)
+        if self.positions and errors[self.positions] >= worth:
+            self.positions = 0
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
         self._coefficients, _ = _relative_nnls(self._columns(table, self.tiles), latency, trust)
@@ -311,14 +332,24 @@ def _plain(table: Table) -> Array:
     )
 
 
-def _regimes(table: Table) -> Array:
-    """Share of the work that is done at the rate of each scheme, shape (n, 3).
+@cache
+def _regimes_within(positions: int) -> Callable[[Table], Array]:
+    """Share of the work that is done at the rate of each scheme, as a function for `Table.once`.
 
-    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly.
+    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly. The
+    function gives an array of shape (n, 3).
+
+    Args:
+        positions: how the library limits tiles on small maps.
     """
-    small = table.once(winograd_3x3).min(axis=1)
-    windows = table.area > 1
-    return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
+
+    def regimes(table: Table) -> Array:
+        small = winograd_3x3(table, positions).min(axis=1)
+        windows = table.area > 1
+        return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
+
+    regimes.__name__ = f"regimes_within_{positions}"
+    return regimes
 
 
 def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:

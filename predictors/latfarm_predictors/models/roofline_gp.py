@@ -20,7 +20,7 @@ from latfarm_predictors.features.table_features import (
     scheme_features,
     window_features,
 )
-from latfarm_predictors.features.tile_features import tile_features, transformed_weights
+from latfarm_predictors.features.tile_features import tile_features_within, transformed_weights
 from latfarm_predictors.features.winograd import EDITION, winograd_3x3
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets
@@ -286,7 +286,8 @@ class RooflineGP:
             np.log(self.roofline.ratio(table)),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        schemes = tile_features if self.roofline.edition >= EDITION else _earlier_schemes
+        known = self.roofline.edition >= EDITION
+        schemes = tile_features_within(self.roofline.positions) if known else _earlier_schemes
         parts = [shape, self.vocabulary.columns(table), table.once(schemes)]
         if self._windows:
             parts.append(table.once(window_features))

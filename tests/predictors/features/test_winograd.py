@@ -12,6 +12,7 @@ from latfarm_predictors.features.winograd import (
     larger_windows,
     square_windows,
     tile_work,
+    tile_work_within,
     winograd,
     winograd_3x3,
     winograd_ratio,
@@ -53,6 +54,26 @@ def test_the_work_of_a_tile_is_that_of_equation_2() -> None:
     ratio, chosen = winograd(table)
     assert chosen.tolist() == [4.0, 2.0]
     np.testing.assert_array_equal(ratio, work.min(axis=1))
+
+
+def test_small_maps_admit_small_tiles_only_where_a_library_limits_them() -> None:
+    table = as_table([conv(6, 3), conv(14, 3), conv(15, 3), conv(30, 3), conv(15, 5)])
+    free, limited = winograd(table)[1], winograd(table, 14)[1]
+    assert free.max() == 6.0
+    # the roots of 36, 196, 225, 900 and 225 fourteenths, rounded as MNN does, are 1, 3, 4, 8, 4
+    assert limited.tolist() == [2.0, 2.0, 4.0, 6.0, 4.0]
+    assert (winograd_ratio(table, positions=14) >= winograd_ratio(table)).all()
+    columns = tile_features(table, 14)
+    assert columns.shape == tile_features(table).shape
+    np.testing.assert_array_equal(columns[3], tile_features(table)[3])
+
+
+def test_a_table_keeps_the_work_of_each_limit_apart() -> None:
+    table = as_table([conv(6, 3), conv(15, 3)])
+    first = [table.once(tile_work_within(positions)).tolist() for positions in (0, 8, 14)]
+    again = [table.once(tile_work_within(positions)).tolist() for positions in (0, 8, 14)]
+    assert first == again
+    assert first[0] != first[1]
 
 
 def test_a_library_without_larger_windows_has_the_ratio_of_3_x_3_alone() -> None:

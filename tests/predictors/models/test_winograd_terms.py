@@ -50,6 +50,22 @@ def test_measurements_tell_whether_larger_windows_have_winograds_scheme() -> Non
     assert within > 0.9
 
 
+@pytest.mark.parametrize("positions", [0, 14])
+def test_measurements_tell_whether_small_maps_admit_small_tiles_only(positions: int) -> None:
+    rng = np.random.default_rng(8)
+    works = []
+    for _ in range(200):
+        size, window = int(rng.integers(4, 30)), int(rng.choice([1, 3, 3, 5]))
+        c_in, c_out = (int(n) for n in np.exp(rng.uniform(2.5, 5.5, 2)))
+        works.append(conv_work(size, c_in, c_out, window, 1))
+    table = as_table(works)
+    true = 0.01 + table.macs * winograd(table, positions)[0] / 3e7 + table.total_bytes / 1e7
+    roofline = Roofline().fit(table, true * np.exp(0.02 * rng.standard_normal(len(table))))
+    assert roofline.positions == positions
+    again = Roofline.from_state(roofline.state())
+    np.testing.assert_array_equal(again.predict(table)[0], roofline.predict(table)[0])
+
+
 def spilling(count: int, seed: int) -> tuple[Table, Array]:
     """3 x 3 convolutions whose transformed weights are read again where caches cannot keep them."""
     rng = np.random.default_rng(seed)
@@ -95,7 +111,7 @@ def test_a_state_of_edition_1_predicts_as_it_did(
 
 def without_editions(state: ModelState) -> ModelState:
     """A state as versions before edition 2 wrote it."""
-    newer = {"edition", "larger", "spills"}
+    newer = {"edition", "larger", "positions", "spills"}
     return replace(
         state,
         values={name: value for name, value in state.values.items() if name not in newer},
