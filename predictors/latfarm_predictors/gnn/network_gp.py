@@ -15,6 +15,7 @@ import numpy.typing as npt
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.features.table_features import distances
+from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.models.base import check_finite_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.models.gaussian.search import search
@@ -35,6 +36,10 @@ class NetworkGP:
     Args:
         seed: random seed of the parts of the search.
         steps: largest number of steps of the search.
+
+    Attributes:
+        scores: sorted |error of the logarithm| / deviation of each network by a process without it,
+            shape (n,). The hyperparameters saw it, so they are slightly too small.
     """
 
     def __init__(self, *, seed: int = 0, steps: int = _STEPS) -> None:
@@ -43,6 +48,7 @@ class NetworkGP:
         self._centre, self._spread = np.zeros(0), np.zeros(0)
         self._offset, self._noise = 0.0, 0.0
         self._posterior: Posterior | None = None
+        self.scores = np.zeros(0)
 
     def fit(
         self,
@@ -82,6 +88,8 @@ class NetworkGP:
         factor, _ = cho_factor(covariance, lower=True, check_finite=False)
         weights = cho_solve((factor, True), off, check_finite=False)
         inverse = solve_triangular(factor, np.eye(len(rows)), lower=True, check_finite=False)
+        precision = np.einsum("ij,ij->j", inverse, inverse)  # diagonal of the covariance's inverse
+        self.scores = np.sort(np.abs(weights) / np.sqrt(precision))
         everything = np.arange(len(rows))
         self._posterior = Posterior.of(
             found.signal, inputs, np.asarray(weights), everything, np.tril(inverse)
@@ -103,6 +111,20 @@ class NetworkGP:
         mean, variance = self._posterior.predict(self._scaled(rows))
         sigma = np.sqrt(np.maximum(variance, 1e-12) + self._noise)
         return np.exp(mean + self._offset + _log_base(base_ms, len(rows))), sigma
+
+    def intervals(
+        self,
+        features: npt.ArrayLike,
+        base_ms: npt.ArrayLike | None = None,
+        coverage: float = 0.9,
+    ) -> NetworkIntervals:
+        """Predictions with conformal intervals, which rest on leave-one-out scores of the fit.
+
+        Raises:
+            NotEnoughDataError: the process was not fitted.
+            ValueError: shapes differ, or a value is not allowed.
+        """
+        return NetworkIntervals.of(*self.predict(features, base_ms), self.scores, coverage)
 
     def _scaled(self, rows: Array) -> Array:
         return np.asarray((rows[:, self._columns] - self._centre) / self._spread)

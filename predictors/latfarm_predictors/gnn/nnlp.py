@@ -13,10 +13,10 @@ from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.config import NNLPConfig
 from latfarm_predictors.gnn.encoded import EncodedGraph
 from latfarm_predictors.gnn.network import forward
+from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.gnn.numpy_ops import NumpyOps
 from latfarm_predictors.gnn.parameters import Single
 from latfarm_predictors.gnn.scaling import Scaling
-from latfarm_predictors.intervals import widened_quantile
 
 _AT_ONCE = 64
 """Number of networks that are computed together; it bounds the memory."""
@@ -39,24 +39,6 @@ class PlatformHead:
 
     scale_ms: float
     scores: Array = field(default_factory=lambda: np.zeros(0))
-
-
-@dataclass(frozen=True)
-class NNLPInterval:
-    """Predictions of n networks, each with an interval.
-
-    Attributes:
-        latency_ms: shape (n,).
-        low_ms: lower ends, shape (n,).
-        high_ms: upper ends, shape (n,).
-        promised: whether there are enough calibration networks to promise the coverage; otherwise
-            the interval is a wide stand-in.
-    """
-
-    latency_ms: Array
-    low_ms: Array
-    high_ms: Array
-    promised: bool
 
 
 @dataclass(frozen=True)
@@ -95,7 +77,7 @@ class NNLP:
 
     def intervals(
         self, graphs: Sequence[EncodedGraph], platform: str, coverage: float = 0.9
-    ) -> NNLPInterval:
+    ) -> NetworkIntervals:
         """Latency of networks with conformal intervals.
 
         The coverage holds for networks like the calibration networks. For a family that training
@@ -106,9 +88,8 @@ class NNLP:
             ValueError: the coverage is not strictly between 0 and 1.
         """
         latency_ms = self.predict(graphs, platform)
-        reach, promised = widened_quantile(self.head(platform).scores, coverage)
-        factor = float(np.exp(min(reach, _MOST_LOG)))
-        return NNLPInterval(latency_ms, latency_ms / factor, latency_ms * factor, promised)
+        scores = self.head(platform).scores
+        return NetworkIntervals.of(latency_ms, np.ones(len(latency_ms)), scores, coverage)
 
     def head(self, platform: str) -> PlatformHead:
         """What is known of a platform.

@@ -11,7 +11,7 @@ def makespan_ms(
     """Return when the last kernel ends, if each starts as early as it can.
 
     Kernels are given to streams in their order. Each goes to the stream on which it starts first,
-    of several to the first of them. A result is seen on its own stream at once, and on others later.
+    of several to the first of them. A result is seen on its own stream at once, on others later.
 
     Args:
         times_ms: time of each kernel by itself.
