@@ -1,0 +1,162 @@
+"""Networks as graphs of kernels, and what is learned from sums of kernels without torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.gnn.kernel_graph import (
+    KERNEL_NODE_COLUMNS,
+    KernelSum,
+    critical_path_ms,
+    encode_kernels,
+)
+from latfarm_predictors.gnn.linear_sum import LinearSum
+from latfarm_predictors.gnn.network_gp import NetworkGP
+from latfarm_predictors.gnn.node_features import NODE_COLUMNS, OPS
+from latfarm_predictors.gnn.sum_features import FEATURES, sum_features
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.kernels.fusion import FusionRules, all_pairs
+from latfarm_predictors.kernels.fusion_search import find_parts
+
+
+def forked() -> KernelSum:
+    """conv+relu, then two branches of different length, which are added."""
+    b = GraphBuilder("forked")
+    x = b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))
+    left = b.conv(b.conv(x, 4, 3), 4, 1)
+    graph = b.build([b.add(left, b.max_pool(x, 3, 1, "same"))])
+    rules = FusionRules(pairs={("Conv", "Relu"): "fused"})
+    parts = find_parts(graph, rules)
+    times = {"Conv+Relu": 5.0, "Conv": 2.0, "MaxPool": 3.0, "Add": 1.0}
+    return KernelSum(graph, parts, np.array([times[part.type] for part in parts]))
+
+
+def test_the_longest_chain_of_kernels() -> None:
+    network = forked()
+    assert network.sum_ms == 5.0 + 2.0 + 2.0 + 3.0 + 1.0
+    assert critical_path_ms(network) == 5.0 + 2.0 + 2.0 + 1.0
+    assert len(network.edges) == 5
+
+
+def test_kernels_as_nodes() -> None:
+    network = forked()
+    encoded = encode_kernels(network)
+    assert encoded.nodes.shape == (5, KERNEL_NODE_COLUMNS)
+    (first,) = (row for row, part in enumerate(network.parts) if part.type == "Conv+Relu")
+    ops = {OPS[column] for column in np.flatnonzero(encoded.nodes[first, : len(OPS)])}
+    assert ops == {"Conv", "Relu"}
+    assert encoded.nodes[first, NODE_COLUMNS] == 5e6
+    assert encoded.times_ms is not None
+    assert encoded.times_ms.sum() == network.sum_ms
+
+
+@pytest.mark.parametrize("times", [[1.0], [1, 1, 1, 1, 0.0], [1, 1, 1, 1, np.nan], []])
+def test_times_that_are_none_are_refused(times: list[float]) -> None:
+    with pytest.raises(ValueError, match="times"):
+        encode_kernels(replace(forked(), times_ms=np.array(times, dtype=float)))
+
+
+def test_features_of_sums() -> None:
+    network = forked()
+    (row,) = sum_features([network])
+    told = dict(zip(FEATURES, row, strict=True))
+    assert told["log sum"] == pytest.approx(np.log(13.0))
+    assert told["share of the longest chain"] == pytest.approx(10.0 / 13.0)
+    assert told["share of the largest kernel"] == pytest.approx(5.0 / 13.0)
+    assert told["share of convolutions"] == pytest.approx(9.0 / 13.0)
+    assert np.isfinite(row).all()
+    assert sum_features([]).shape == (0, len(FEATURES))
+
+
+def test_a_chain_has_no_branches() -> None:
+    b = GraphBuilder("chain")
+    x = b.input((1, 3, 8, 8))
+    for _ in range(3):
+        x = b.relu(b.conv(x, 4, 3))
+    graph = b.build([x])
+    parts = find_parts(graph, FusionRules(pairs=all_pairs(["Conv", "Relu"], "separate")))
+    network = KernelSum(graph, parts, np.arange(1.0, 7.0))
+    assert critical_path_ms(network) == network.sum_ms
+
+
+def test_a_process_learns_what_a_sum_leaves_out() -> None:
+    draw = np.random.default_rng(0)
+    features = draw.uniform(-1, 1, size=(160, 3))
+    base = np.exp(draw.uniform(0, 3, size=160))
+    latency = base * np.exp(0.3 * np.sin(2 * features[:, 0]) + 0.2 * features[:, 1])
+    latency *= np.exp(draw.normal(0, 0.01, 160))
+    process = NetworkGP().fit(features[:120], latency[:120], base[:120])
+    found, sigma = process.predict(features[120:], base[120:])
+    error = np.abs(found / latency[120:] - 1.0)
+    plain = np.abs(base[120:] / latency[120:] - 1.0)
+    assert error.mean() < 0.03 < plain.mean()
+    assert (sigma > 0).all()
+    told = process.intervals(features[120:], base[120:], 0.9)
+    inside = (told.low_ms <= latency[120:]) & (latency[120:] <= told.high_ms)
+    assert told.promised
+    assert 0.8 <= inside.mean() <= 1.0
+
+
+def test_leave_one_out_scores_are_those_of_processes_without_the_row() -> None:
+    draw = np.random.default_rng(1)
+    features = draw.normal(size=(20, 2))
+    latency = np.exp(features[:, 0] + draw.normal(0, 0.1, 20))
+    process = NetworkGP(steps=5).fit(features, latency)
+    assert process.scores.shape == (20,)
+    # by the textbook: condition on all rows but one, with the same hyperparameters
+    inputs = process._scaled(features)
+    offset = np.log(latency).mean()
+    target = np.log(latency) - offset
+    posterior = process._posterior
+    assert posterior is not None
+    distance = np.linalg.norm(inputs[:, None] - inputs[None], axis=2) * np.sqrt(3)
+    covariance = posterior.signal * (1 + distance) * np.exp(-distance)
+    covariance += process._noise * np.eye(20)
+    scores = []
+    for row in range(20):
+        rest = np.delete(np.arange(20), row)
+        cross = covariance[row, rest]
+        solved = np.linalg.solve(covariance[np.ix_(rest, rest)], cross)
+        off = target[row] - solved @ target[rest]
+        scores.append(abs(off) / np.sqrt(covariance[row, row] - solved @ cross))
+    assert np.allclose(np.sort(scores), process.scores, rtol=1e-6)
+
+
+def test_constant_features_are_ignored() -> None:
+    draw = np.random.default_rng(2)
+    features = np.concatenate([draw.normal(size=(30, 1)), np.ones((30, 2))], axis=1)
+    process = NetworkGP(steps=5).fit(features, np.exp(features[:, 0]))
+    other = features.copy()
+    other[:, 1:] = 1e6
+    assert np.array_equal(process.predict(features)[0], process.predict(other)[0])
+
+
+def test_a_process_says_what_it_cannot_do() -> None:
+    features, latency = np.zeros((9, 2)), np.ones(9)
+    with pytest.raises(NotEnoughDataError, match="fitted to no network"):
+        NetworkGP().predict(features)
+    with pytest.raises(NotEnoughDataError, match="7 networks, the fit needs 8"):
+        NetworkGP().fit(features[:7], latency[:7])
+    with pytest.raises(ValueError, match="positive and finite"):
+        NetworkGP().fit(features, np.array([0.0] * 9))
+    with pytest.raises(ValueError, match="no finite matrix"):
+        NetworkGP().fit(np.full((9, 2), np.nan), latency)
+    with pytest.raises(ValueError, match="bases must be"):
+        NetworkGP().fit(features, latency, np.zeros(9))
+
+
+def test_a_line_through_sums() -> None:
+    sums = np.array([1.0, 2.0, 3.0, 10.0])
+    line = LinearSum().fit(sums, 0.5 + 0.8 * sums)
+    assert line.intercept_ms == pytest.approx(0.5)
+    assert line.slope == pytest.approx(0.8)
+    assert line.predict([5.0]) == pytest.approx([4.5])
+    falling = LinearSum().fit([1.0, 2.0], [2.0, 1.0])
+    assert falling.predict([100.0]) == pytest.approx([0.02])
+    with pytest.raises(NotEnoughDataError):
+        LinearSum().fit([1.0], [1.0])
+    with pytest.raises(ValueError, match="positive"):
+        LinearSum().fit([1.0, 2.0], [1.0, -1.0])
