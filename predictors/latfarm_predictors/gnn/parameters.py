@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -69,22 +69,29 @@ def is_head(name: str) -> bool:
     return name.startswith("head.")
 
 
-def first_values(wanted: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Single]:
+def first_values(config: NNLPConfig, columns: int, platforms: Iterable[str]) -> dict[str, Single]:
     """First values of parameters, drawn uniformly from +-1/sqrt(inputs), as torch's layers do.
 
     Each parameter is drawn by its own name, so that a head has the same first values whatever other
-    heads there are. The last bias of a head is zero: training starts at the typical latency.
+    heads there are. The last bias of a head is such that training starts near the typical latency.
+
+    Args:
+        config: the network; its seed is that of the draws.
+        columns: number of features of a node.
+        platforms: names of the platforms; each has a head of its own.
     """
+    wanted = shapes(config, columns, platforms)
+    start = 1.0 if config.output == "linear" else 0.0
     found = {}
     for name, shape in wanted.items():
         stem = name.rpartition(".")[0]
         inputs = next(size[0] for other, size in wanted.items() if _feeds(other, stem, size))
-        digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{config.seed} {name}".encode(), digest_size=8).digest()
         draw = np.random.default_rng(int.from_bytes(digest, "big"))
         reach = 1.0 / np.sqrt(inputs)
         values = draw.uniform(-reach, reach, size=shape)
         if is_head(name) and shape == (1,):
-            values = np.zeros(shape)
+            values = np.full(shape, start)
         found[name] = values.astype(np.float32)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 from latfarm_predictors.gnn.config import NNLPConfig
 from latfarm_predictors.gnn.encoded import EncodedGraph, encode
 from latfarm_predictors.gnn.nnlp import NNLP, PlatformHead
-from latfarm_predictors.gnn.parameters import first_values, shapes
+from latfarm_predictors.gnn.parameters import first_values
 from latfarm_predictors.gnn.scaling import Scaling
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -38,7 +38,7 @@ def made_model(
     """A model that was not trained, with drawn parameters."""
     graphs = graphs or some_graphs()
     scaling = Scaling.of(graphs, log_sizes=config.log_sizes)
-    parameters = first_values(shapes(config, scaling.columns, platforms), config.seed)
+    parameters = first_values(config, scaling.columns, platforms)
     draw = np.random.default_rng(1)
     heads = {n: PlatformHead(2.0, np.sort(np.abs(draw.normal(0, 0.1, 40)))) for n in platforms}
     return NNLP(config, scaling, parameters, heads, {"data": "drawn"})

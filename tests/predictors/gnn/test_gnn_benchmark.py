@@ -171,20 +171,11 @@ def test_networks_of_a_store(tmp_path: Path) -> None:
     rows = []
     for number in range(1, 5):
         graph = replace(small_network(4 * number), name=f"small-{number}")
+        name, digest = f"r{number}", hash_of(graph)
         for repeat in range(2):
-            rows.append(
-                (
-                    Measurement(
-                        f"r{number}-{repeat}",
-                        hash_of(graph),
-                        "p",
-                        "network",
-                        Outcome.OK,
-                        latency_ms=1.0 * number + 0.01 * repeat,
-                    ),
-                    graph,
-                )
-            )
+            latency_ms = 1.0 * number + 0.01 * repeat
+            told = Measurement(f"{name}-{repeat}", digest, "p", "network", Outcome.OK)
+            rows.append((replace(told, latency_ms=latency_ms), graph))
     store.add_measurements("c", rows)
     store.close()
     source = stores.source_of(path, "p")

@@ -12,7 +12,7 @@ from latfarm_predictors.gnn.encoded import EncodedGraph, GraphBatch, encode
 from latfarm_predictors.gnn.kernel_graph import KernelSum, encode_kernels
 from latfarm_predictors.gnn.network import embeddings, forward
 from latfarm_predictors.gnn.numpy_ops import NumpyOps
-from latfarm_predictors.gnn.parameters import first_values, shapes
+from latfarm_predictors.gnn.parameters import first_values
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
 
@@ -31,7 +31,7 @@ CHAIN = GraphBatch(
 
 
 def drawn(config: NNLPConfig, columns: int, seed: int = 3) -> dict[str, np.ndarray]:
-    return dict(first_values(shapes(config, columns, ["one"]), seed))
+    return dict(first_values(replace(config, seed=seed), columns, ["one"]))
 
 
 def test_a_layer_of_graphsage_is_equation_4() -> None:
@@ -151,10 +151,10 @@ def test_no_network_is_no_prediction() -> None:
 
 
 def test_first_values_of_a_head_do_not_depend_on_other_heads() -> None:
-    one = first_values(shapes(SMALL, 44, ["a"]), 0)
-    both = first_values(shapes(SMALL, 44, ["b", "a"]), 0)
+    one = first_values(SMALL, 44, ["a"])
+    both = first_values(SMALL, 44, ["b", "a"])
     assert all(np.array_equal(value, both[name]) for name, value in one.items())
-    other = first_values(shapes(SMALL, 44, ["a"]), 1)
+    other = first_values(replace(SMALL, seed=1), 44, ["a"])
     assert not np.array_equal(one["encoder.0.own"], other["encoder.0.own"])
 
 

@@ -85,7 +85,7 @@ def fit(
     train = [rows[at] for at in parts.train]
     scaling = Scaling.of([row.graph for row in train], log_sizes=config.log_sizes)
     heads = scales(rows) | scales(train)
-    first = first_values(shapes(config, scaling.columns, heads), config.seed)
+    first = first_values(config, scaling.columns, heads)
     start = NNLP(config, scaling, first, {n: PlatformHead(s) for n, s in heads.items()})
     return _trained(start, rows, parts, device, on_epoch, provenance or {})
 
@@ -122,7 +122,7 @@ def transfer(
     config = config or model.config
     heads = scales(rows)
     wanted = shapes(config, model.scaling.columns, heads)
-    first = first_values(wanted, config.seed)
+    first = first_values(config, model.scaling.columns, heads)
     for name, value in model.parameters.items():
         if name in wanted and wanted[name] != value.shape:
             raise ValueError(f"{name} has shape {value.shape} in the model, not {wanted[name]}")
