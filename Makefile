@@ -152,7 +152,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -180,6 +180,9 @@ bench-fusion: setup ## fused pairs told from times alone, on simulated boards an
 
 bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
+
+bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
+	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)

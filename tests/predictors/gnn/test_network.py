@@ -68,7 +68,7 @@ def test_nodes_are_summed_and_overall_values_stand_beside_them() -> None:
     assert np.allclose(found, values, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [SMALL, replace(BRP_NAS, hidden=6, head_hidden=5)])
+@pytest.mark.parametrize("config", [SMALL, replace(BRP_NAS, layers=2, hidden=16, head_hidden=5)])
 def test_the_order_of_nodes_does_not_matter(config: NNLPConfig) -> None:
     graph = encode(small_network(blocks=2))
     order = np.random.default_rng(0).permutation(len(graph.nodes))
@@ -78,7 +78,7 @@ def test_the_order_of_nodes_does_not_matter(config: NNLPConfig) -> None:
     assert np.allclose(model.predict([graph], "one"), model.predict([shuffled], "one"), rtol=1e-5)
 
 
-@pytest.mark.parametrize("config", [SMALL, replace(BRP_NAS, hidden=6, head_hidden=5)])
+@pytest.mark.parametrize("config", [SMALL, replace(BRP_NAS, layers=2, hidden=16, head_hidden=5)])
 def test_a_network_is_the_same_alone_and_among_others(
     config: NNLPConfig, graphs: list[EncodedGraph]
 ) -> None:
