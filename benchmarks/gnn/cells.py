@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from latfarm_controller.zoo.cnn import nasbench201
 from latfarm_controller.zoo.design import Design
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 
@@ -99,6 +100,6 @@ def _reached(cell: nasbench201.Cell, *, forwards: bool) -> set[int]:
     return reached
 
 
-def features_of(source: Source) -> np.ndarray:
+def features_of(source: Source) -> Array:
     """The features of all cells of a source, shape (n, 35)."""
     return np.array([each.features for each in source.networks], dtype=np.float64)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.gnn.encoded import EncodedGraph, encode
 from latfarm_predictors.gnn.kernel_graph import KernelSum
+from latfarm_predictors.gnn.labelled import Labelled
 from latfarm_predictors.gnn.shares import shares_of
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.kernel import Kernel
@@ -16,10 +17,12 @@ from latfarm_predictors.kernels.workload import Workload, workload_of, workloads
 from latfarm_predictors.predict.baseline_sums import BaselineSums
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.samples import KernelSample, NetworkSample
+from latfarm_predictors.samples import NetworkSample
 
 from benchmarks.gnn.networks import BenchNetwork, KernelData
 
+LEAST_SHARE = 0.02
+"""A kernel takes at least this share of what its model took, whatever a call is said to take."""
 CALIBRATE_WITH = 40
 """Number of training networks that the correction of our sum is fitted to, as in a bundle."""
 
@@ -52,10 +55,18 @@ class FittedKernels:
         sums = BaselineSums(self.predictor, [each.graph for each in networks])
         return np.array(sums.latency_ms("nn-meter"))
 
-    def encoded_samples(self) -> Iterator[tuple[KernelSample, EncodedGraph]]:
-        """The measured kernels as NNLP reads them (its kernel mode, Table 5)."""
+    def labelled(self, platform: str) -> list[Labelled]:
+        """The measured kernels as NNLP learns from them (its kernel mode, Table 5).
+
+        The call of a model is no part of a kernel, and is taken off.
+        """
+        found = []
         for sample in self.data.samples:
-            yield sample, encode(sample.kernel.graph)
+            own_ms = sample.latency_ms - self.data.call_overhead_ms
+            latency_ms = max(own_ms, LEAST_SHARE * sample.latency_ms)
+            encoded = encode(sample.kernel.graph)
+            found.append(Labelled(encoded, platform, latency_ms, sample.kernel.kernel_id))
+        return found
 
     def summed(
         self,

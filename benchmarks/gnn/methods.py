@@ -116,10 +116,7 @@ def nn_meter(fold: Fold) -> NetworkIntervals:
 def tpu(fold: Fold) -> NetworkIntervals:
     """GraphSAGE on kernels, summed, with a linear correction (appendix E)."""
     fitted = fold.kernels()
-    rows = [
-        Labelled(encoded, fold.source.platform, sample.latency_ms, sample.kernel.kernel_id)
-        for sample, encoded in fitted.encoded_samples()
-    ]
+    rows = fitted.labelled(fold.source.platform)
     config = replace(fold.sizes.nnlp, seed=fold.seed)
     model = fit(rows, config, on_epoch=fold.on_epoch)
 

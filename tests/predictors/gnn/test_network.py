@@ -12,7 +12,7 @@ from latfarm_predictors.gnn.encoded import EncodedGraph, GraphBatch, encode
 from latfarm_predictors.gnn.kernel_graph import KernelSum, encode_kernels
 from latfarm_predictors.gnn.network import embeddings, forward
 from latfarm_predictors.gnn.numpy_ops import NumpyOps
-from latfarm_predictors.gnn.parameters import first_values
+from latfarm_predictors.gnn.parameters import Single, first_values
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
 
@@ -30,7 +30,7 @@ CHAIN = GraphBatch(
 """Three nodes in a chain, with two features each."""
 
 
-def drawn(config: NNLPConfig, columns: int, seed: int = 3) -> dict[str, np.ndarray]:
+def drawn(config: NNLPConfig, columns: int, seed: int = 3) -> dict[str, Single]:
     return dict(first_values(replace(config, seed=seed), columns, ["one"]))
 
 

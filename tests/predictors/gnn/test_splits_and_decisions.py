@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.early_stopping import EarlyStopping
 from latfarm_predictors.gnn.encoded import EncodedGraph
 from latfarm_predictors.gnn.labelled import Labelled, by_platform, check_labels, scales
@@ -81,7 +82,7 @@ def test_labels() -> None:
 FAMILIES = ("alexnet", "resnet", "vgg", "mobilenet")
 
 
-def errors(mean: float, seed: int, count: int = 60) -> np.ndarray:
+def errors(mean: float, seed: int, count: int = 60) -> Array:
     return np.abs(np.random.default_rng(seed).normal(mean, 0.02, count))
 
 
