@@ -24,6 +24,10 @@ NOTE = "NNLQP's cells are inferred from file numbers, not given"
 TRAIN, TEST = "train", "test"
 RESOLUTION = 32
 """Height and width of the benchmark's images in pixels (CIFAR-10)."""
+TREND = tuple(range(len(nasbench201.OPS)))
+"""The features of a cell that count ops; the others tell the op of each edge."""
+GROUPS = (0,) * len(TREND) + (1,) * 6 * len(TREND)
+"""The group of each feature of a cell: counts, and edges."""
 _EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 """Source and target of each edge of a cell, in the order in which a `Cell` names its ops."""
 

@@ -1,12 +1,13 @@
 """A Gaussian process on features of whole networks; numpy and scipy alone.
 
-It predicts the logarithm of latency over a base, such as the sum of kernels. Where there is no
-base, the base is one millisecond. It is the process of our kernel models (Matern-3/2, one length
-scale for each feature), with hyperparameters from the training set's likelihood alone.
+It predicts latency over a base, such as the sum of kernels, or the logarithm of that. Where there
+is no base, the base is one millisecond. A linear trend stands beside a process with the Matern-3/2
+kernel of our kernel models. All hyperparameters come from the training set's likelihood.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -15,10 +16,10 @@ import numpy.typing as npt
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.features.table_features import distances
+from latfarm_predictors.gnn.gp_scales import search_scales
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.models.base import check_finite_targets
-from latfarm_predictors.models.gaussian.posterior import Posterior, matern
-from latfarm_predictors.models.gaussian.search import search
+from latfarm_predictors.models.gaussian.posterior import matern
 
 LEAST_NETWORKS = 8
 """Smallest number of networks that it is fitted to."""
@@ -28,27 +29,40 @@ _STEPS = 60
 """Largest number of steps of that search."""
 _LEAST_SPREAD = 1e-9
 """A feature with a smaller standard deviation is constant, and is dropped."""
+_FLOOR = 1e-3
+"""Least prediction of a process without logarithms, as a share of the mean of its training set."""
 
 
 class NetworkGP:
     """See the module.
 
     Args:
+        groups: number of the group of each feature; features of one group share a length scale.
+            None: each has its own.
+        trend: columns of the features that the linear trend reads; None: all.
+        logarithm: whether the logarithm of latency / base is predicted. Without it, costs of parts
+            add up in the trend.
         seed: random seed of the parts of the search.
         steps: largest number of steps of the search.
 
     Attributes:
-        scores: sorted |error of the logarithm| / deviation of each network by a process without it,
-            shape (n,). The hyperparameters saw it, so they are slightly too small.
+        scores: sorted |error| / deviation of each network by a process without it, shape (n,). The
+            hyperparameters saw it, so they are slightly too small.
     """
 
-    def __init__(self, *, seed: int = 0, steps: int = _STEPS) -> None:
-        self._seed, self._steps = seed, steps
-        self._columns = np.zeros(0, dtype=np.intp)
-        self._centre, self._spread = np.zeros(0), np.zeros(0)
-        self._offset, self._noise = 0.0, 0.0
-        self._posterior: Posterior | None = None
+    def __init__(
+        self,
+        *,
+        groups: Sequence[int] | None = None,
+        trend: Sequence[int] | None = None,
+        logarithm: bool = True,
+        seed: int = 0,
+        steps: int = _STEPS,
+    ) -> None:
+        self._groups, self._trend = groups, trend
+        self._logarithm, self._seed, self._steps = logarithm, seed, steps
         self.scores = np.zeros(0)
+        self._fitted = False
 
     def fit(
         self,
@@ -67,33 +81,34 @@ class NetworkGP:
             NotEnoughDataError: there are fewer than `LEAST_NETWORKS` networks.
             ValueError: shapes differ, or a value is not allowed.
         """
-        from scipy.linalg import cho_factor, cho_solve, solve_triangular
+        from scipy.linalg import solve_triangular
 
         rows = _matrix(features)
-        target = check_finite_targets(latency_ms, len(rows), LEAST_NETWORKS)
-        target = np.log(target) - _log_base(base_ms, len(rows))
-        spread = rows.std(axis=0)
-        self._columns = np.flatnonzero(spread > _LEAST_SPREAD)
-        self._centre = rows.mean(axis=0)[self._columns]
-        self._spread = spread[self._columns]
+        latency = check_finite_targets(latency_ms, len(rows), LEAST_NETWORKS)
+        ratio = latency / _base(base_ms, len(rows))
+        self._unit = float(ratio.mean())
+        target = np.log(ratio) if self._logarithm else ratio / self._unit
         self._offset = float(target.mean())
-        inputs = self._scaled(rows)
         off = target - self._offset
-        known = np.zeros(len(rows))
-        found = search(inputs, off, known, steps=self._steps, rows=_SEARCH_ROWS, seed=self._seed)
-        self._spread = self._spread * found.lengths
-        inputs, self._noise = self._scaled(rows), found.noise
-        covariance = found.signal * matern(distances(inputs, inputs))
-        covariance[np.diag_indices(len(rows))] += found.noise
-        factor, _ = cho_factor(covariance, lower=True, check_finite=False)
-        weights = cho_solve((factor, True), off, check_finite=False)
-        inverse = solve_triangular(factor, np.eye(len(rows)), lower=True, check_finite=False)
-        precision = np.einsum("ij,ij->j", inverse, inverse)  # diagonal of the covariance's inverse
-        self.scores = np.sort(np.abs(weights) / np.sqrt(precision))
-        everything = np.arange(len(rows))
-        self._posterior = Posterior.of(
-            found.signal, inputs, np.asarray(weights), everything, np.tril(inverse)
+        self._standardise(rows)
+        self._scales = search_scales(
+            self._points(rows),
+            self._trended(rows),
+            off,
+            self._numbers(),
+            steps=self._steps,
+            rows=_SEARCH_ROWS,
+            seed=self._seed,
         )
+        self._inputs, self._lines = self._points(rows) / self._scales.lengths, self._trended(rows)
+        covariance = self._covariance(self._inputs, self._lines)
+        covariance[np.diag_indices(len(rows))] += self._scales.noise
+        self._factor = np.linalg.cholesky(covariance)
+        inverse = solve_triangular(self._factor, np.eye(len(rows)), lower=True, check_finite=False)
+        self._weights = inverse.T @ (inverse @ off)
+        precision = np.einsum("ij,ij->j", inverse, inverse)  # diagonal of the covariance's inverse
+        self.scores = np.sort(np.abs(self._weights) / np.sqrt(precision))
+        self._fitted = True
         return self
 
     def predict(
@@ -105,12 +120,23 @@ class NetworkGP:
             NotEnoughDataError: the process was not fitted.
             ValueError: shapes differ, or a value is not allowed.
         """
-        if self._posterior is None:
+        from scipy.linalg import solve_triangular
+
+        if not self._fitted:
             raise NotEnoughDataError("a process that was fitted to no network predicts nothing")
         rows = _matrix(features)
-        mean, variance = self._posterior.predict(self._scaled(rows))
-        sigma = np.sqrt(np.maximum(variance, 1e-12) + self._noise)
-        return np.exp(mean + self._offset + _log_base(base_ms, len(rows))), sigma
+        base = _base(base_ms, len(rows))
+        points, lines = self._points(rows) / self._scales.lengths, self._trended(rows)
+        cross = self._covariance(points, lines)
+        mean = cross @ self._weights + self._offset
+        white = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        own = self._scales.signal + self._scales.trend * np.einsum("ij,ij->i", lines, lines)
+        variance = own - np.einsum("ij,ij->j", white, white)
+        deviation = np.sqrt(np.maximum(variance, 0.0) + self._scales.noise)
+        if self._logarithm:
+            return np.exp(mean) * base, deviation
+        mean = np.maximum(mean, _FLOOR)
+        return mean * self._unit * base, deviation / mean
 
     def intervals(
         self,
@@ -126,8 +152,35 @@ class NetworkGP:
         """
         return NetworkIntervals.of(*self.predict(features, base_ms), self.scores, coverage)
 
-    def _scaled(self, rows: Array) -> Array:
-        return np.asarray((rows[:, self._columns] - self._centre) / self._spread)
+    def _standardise(self, rows: Array) -> None:
+        """Keep centre and spread of the features, and drop those that are constant."""
+        spread = rows.std(axis=0)
+        wanted = range(rows.shape[1]) if self._trend is None else self._trend
+        if self._groups is not None and len(self._groups) != rows.shape[1]:
+            raise ValueError(f"{rows.shape[1]} features, but groups of {len(self._groups)}")
+        self._columns = np.flatnonzero(spread > _LEAST_SPREAD)
+        self._trend_columns = np.array([c for c in wanted if spread[c] > _LEAST_SPREAD], np.intp)
+        self._centre, self._spread = rows.mean(axis=0), np.maximum(spread, _LEAST_SPREAD)
+
+    def _numbers(self) -> list[int]:
+        """The group of each feature that is not constant, numbered from 0 without gaps."""
+        given = range(len(self._centre)) if self._groups is None else self._groups
+        kept = [given[column] for column in self._columns]
+        place = {group: number for number, group in enumerate(dict.fromkeys(kept))}
+        return [place[group] for group in kept]
+
+    def _points(self, rows: Array) -> Array:
+        columns = self._columns
+        return np.asarray((rows[:, columns] - self._centre[columns]) / self._spread[columns])
+
+    def _trended(self, rows: Array) -> Array:
+        columns = self._trend_columns
+        return np.asarray((rows[:, columns] - self._centre[columns]) / self._spread[columns])
+
+    def _covariance(self, points: Array, lines: Array) -> Array:
+        """Covariance of points with those of the fit, shape (n, m)."""
+        near = self._scales.signal * matern(distances(points, self._inputs))
+        return np.asarray(near + self._scales.trend * (lines @ self._lines.T))
 
 
 def _matrix(features: npt.ArrayLike) -> Array:
@@ -137,11 +190,11 @@ def _matrix(features: npt.ArrayLike) -> Array:
     return rows
 
 
-def _log_base(base_ms: npt.ArrayLike | None, count: int) -> Array:
-    """Logarithm of the base of each network, shape (n,)."""
+def _base(base_ms: npt.ArrayLike | None, count: int) -> Array:
+    """The base of each network in ms, shape (n,)."""
     if base_ms is None:
-        return np.zeros(count)
+        return np.ones(count)
     base = np.asarray(base_ms, dtype=np.float64)
     if base.shape != (count,) or not (np.isfinite(base).all() and (base > 0).all()):
         raise ValueError("bases must be positive and finite, one for each network")
-    return np.asarray(np.log(base))
+    return base

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.gnn.gp_scales import _Part
 from latfarm_predictors.gnn.kernel_graph import (
     KERNEL_NODE_COLUMNS,
     KernelSum,
@@ -100,6 +101,18 @@ def test_a_process_learns_what_a_sum_leaves_out() -> None:
     assert 0.8 <= inside.mean() <= 1.0
 
 
+def test_costs_of_parts_add_up_in_the_trend() -> None:
+    draw = np.random.default_rng(4)
+    counts = draw.integers(0, 7, size=(80, 4)).astype(float)
+    latency = 0.4 + counts @ np.array([0.0, 0.05, 0.2, 0.7]) + draw.normal(0, 0.005, 80)
+    process = NetworkGP(groups=[0] * 4, logarithm=False).fit(counts[:25], latency[:25])
+    found, sigma = process.predict(counts[25:])
+    assert np.abs(found / latency[25:] - 1.0).mean() < 0.02
+    far, _ = process.predict(counts[25:] * 3.0)
+    assert np.abs(far / (0.4 + 3.0 * (latency[25:] - 0.4)) - 1.0).mean() < 0.05
+    assert (sigma > 0).all()
+
+
 def test_leave_one_out_scores_are_those_of_processes_without_the_row() -> None:
     draw = np.random.default_rng(1)
     features = draw.normal(size=(20, 2))
@@ -107,14 +120,9 @@ def test_leave_one_out_scores_are_those_of_processes_without_the_row() -> None:
     process = NetworkGP(steps=5).fit(features, latency)
     assert process.scores.shape == (20,)
     # by the textbook: condition on all rows but one, with the same hyperparameters
-    inputs = process._scaled(features)
-    offset = np.log(latency).mean()
-    target = np.log(latency) - offset
-    posterior = process._posterior
-    assert posterior is not None
-    distance = np.linalg.norm(inputs[:, None] - inputs[None], axis=2) * np.sqrt(3)
-    covariance = posterior.signal * (1 + distance) * np.exp(-distance)
-    covariance += process._noise * np.eye(20)
+    covariance = process._covariance(process._inputs, process._lines)
+    covariance += process._scales.noise * np.eye(20)
+    target = np.log(latency) - np.log(latency).mean()
     scores = []
     for row in range(20):
         rest = np.delete(np.arange(20), row)
@@ -123,6 +131,20 @@ def test_leave_one_out_scores_are_those_of_processes_without_the_row() -> None:
         off = target[row] - solved @ target[rest]
         scores.append(abs(off) / np.sqrt(covariance[row, row] - solved @ cross))
     assert np.allclose(np.sort(scores), process.scores, rtol=1e-6)
+
+
+def test_the_gradient_of_the_likelihood() -> None:
+    draw = np.random.default_rng(3)
+    inputs, trend = draw.normal(size=(15, 3)), draw.normal(size=(15, 2))
+    part = _Part.of(inputs, trend, draw.normal(size=15), [0, 1, 0])
+    point = np.array([-0.5, 0.1, -1.5, 0.7, 1.4])
+    value, gradient = part.cost(point)
+    for at in range(5):
+        step = np.zeros(5)
+        step[at] = 1e-5
+        slope = (part.cost(point + step)[0] - part.cost(point - step)[0]) / 2e-5
+        assert gradient[at] == pytest.approx(slope, rel=1e-5, abs=1e-6)
+    assert np.isfinite(value)
 
 
 def test_constant_features_are_ignored() -> None:
@@ -144,6 +166,8 @@ def test_a_process_says_what_it_cannot_do() -> None:
         NetworkGP().fit(features, np.array([0.0] * 9))
     with pytest.raises(ValueError, match="no finite matrix"):
         NetworkGP().fit(np.full((9, 2), np.nan), latency)
+    with pytest.raises(ValueError, match="2 features, but groups of 3"):
+        NetworkGP(groups=[0, 0, 1]).fit(features, latency)
     with pytest.raises(ValueError, match="bases must be"):
         NetworkGP().fit(features, latency, np.zeros(9))
 
