@@ -24,7 +24,7 @@ _STEAL = 7
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """One fit and what it is judged on.
 
     Attributes:
@@ -67,12 +67,12 @@ class Results:
                 raise ValueError(f"{path} holds results of other settings; write another file")
             self._content = found
 
-    def find(self, job: Job) -> dict[str, Any] | None:
+    def find(self, job: BenchJob) -> dict[str, Any] | None:
         """What is known of a job; None if it is not done."""
         found: dict[str, Any] | None = self._content["jobs"].get(job.key)
         return found
 
-    def keep(self, job: Job, record: Mapping[str, Any]) -> None:
+    def keep(self, job: BenchJob, record: Mapping[str, Any]) -> None:
         """Add a finished job, and write the file."""
         self._content["jobs"][job.key] = dict(record)
         self._write()

@@ -39,7 +39,7 @@ from benchmarks.gnn.methods import (
     ablation,
 )
 from benchmarks.gnn.networks import BenchNetwork, Source, latencies_of
-from benchmarks.gnn.records import HostWatch, Job, Results, scored
+from benchmarks.gnn.records import HostWatch, BenchJob, Results, scored
 
 DATA_VARIABLE = "LATFARM_BENCH_DATA"
 """Environment variable with the folder of data sets that are no part of this repository."""
@@ -54,7 +54,7 @@ QUICK_FAMILIES = ("squeezenet1.0", "mobilenet-v2", "alexnet")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What a run computes.
 
     Attributes:
@@ -81,7 +81,7 @@ class Plan:
         return found
 
 
-def judged(job: Job, fold: Fold, method: Method, results: Results, *, quiet: bool) -> None:
+def judged(job: BenchJob, fold: Fold, method: Method, results: Results, *, quiet: bool) -> None:
     """Run one job, unless it is done; a method that cannot run here says why."""
     if results.find(job) is not None:
         return
@@ -109,7 +109,7 @@ def judged(job: Job, fold: Fold, method: Method, results: Results, *, quiet: boo
     )
 
 
-def families(source: Source, plan: Plan, results: Results) -> None:
+def families(source: Source, plan: BenchPlan, results: Results) -> None:
     """Leave each family out, fit each method, and decide what is shipped."""
     results.keep_source(source.name, _facts(source))
     named = plan.named()
@@ -119,7 +119,7 @@ def families(source: Source, plan: Plan, results: Results) -> None:
             learn, judge = ([source.networks[at] for at in rows] for rows in (train, test))
             fold = Fold(source, learn, judge, seed, plan.sizes)
             for name, method in named.items():
-                job = Job("families", source.name, family, name, seed)
+                job = BenchJob("families", source.name, family, name, seed)
                 judged(job, fold, method, results, quiet=plan.quiet)
     found = tables.finder(results, "families", source.name, plan.seeds)
     tables.show(f"{source.name} ({source.note})", list(parts), list(named), found)
@@ -131,7 +131,7 @@ def families(source: Source, plan: Plan, results: Results) -> None:
     results.keep_source(source.name, {**_facts(source), "ceiling": ceiling, "verdicts": told})
 
 
-def cell_curve(train: Source, test: Source, plan: Plan, results: Results) -> None:
+def cell_curve(train: Source, test: Source, plan: BenchPlan, results: Results) -> None:
     """Predict the published test cells from 50, 300 and all training cells."""
     results.keep_source(train.name, _facts(train))
     named = {n: m for n, m in plan.named().items() if n in CELL_METHODS or n in ABLATIONS}
@@ -139,7 +139,7 @@ def cell_curve(train: Source, test: Source, plan: Plan, results: Results) -> Non
         for seed in plan.seeds:
             fold = Fold(train, _drawn(train.networks, count, seed), test.networks, seed, plan.sizes)
             for name, method in named.items():
-                job = Job("cells", train.name, str(count), name, seed)
+                job = BenchJob("cells", train.name, str(count), name, seed)
                 judged(job, fold, method, results, quiet=plan.quiet)
     found = tables.finder(results, "cells", train.name, plan.seeds)
     rows = [str(count) for count in plan.cell_counts]
@@ -204,7 +204,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> BenchPlan:
     sizes = QUICK if options.quick else Sizes()
     if options.epochs:
         sizes = replace(
@@ -214,7 +214,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         )
     seeds = tuple(options.seed or ((0,) if options.quick else SEEDS))
     counts = (50,) if options.quick else CELL_COUNTS
-    return Plan(seeds, options.method, sizes, counts, options.ablations, options.quick)
+    return BenchPlan(seeds, options.method, sizes, counts, options.ablations, options.quick)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

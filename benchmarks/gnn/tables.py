@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.gnn.shipping import Decision, decide
+from latfarm_predictors.gnn.shipping import ShippingDecision, decide
 from latfarm_predictors.judging import perfect_share
 
 from benchmarks.gnn.methods import INCUMBENT, OURS
 from benchmarks.gnn.networks import Source
-from benchmarks.gnn.records import Job, Results
+from benchmarks.gnn.records import BenchJob, Results
 
 PAPER_MAPE = {
     "flops": 47.70,
@@ -33,7 +33,7 @@ def finder(results: Results, table: str, source: str, seeds: Sequence[int]) -> F
     """A function that gives the finished records of a row and a method, one for each seed."""
 
     def found(row: str, method: str) -> list[dict[str, Any]]:
-        told = (results.find(Job(table, source, row, method, seed)) for seed in seeds)
+        told = (results.find(BenchJob(table, source, row, method, seed)) for seed in seeds)
         return [each for each in told if each is not None and "mape" in each]
 
     return found
@@ -67,7 +67,7 @@ def show_ceiling(source: Source) -> float | None:
     return float(share.share)
 
 
-def verdicts(families: Sequence[str], found: Found) -> dict[str, Decision]:
+def verdicts(families: Sequence[str], found: Found) -> dict[str, ShippingDecision]:
     """What is shipped on a platform: each of our candidates against the incumbent.
 
     A candidate is judged only on families that both have finished, and only if that is all.

@@ -41,7 +41,7 @@ from latfarm_predictors.models.published.nn_meter import KernelForest
 from benchmarks.gnn import simulated, tables
 from benchmarks.gnn.methods import COVERAGE, QUICK
 from benchmarks.gnn.networks import BenchNetwork, Source
-from benchmarks.gnn.records import HostWatch, Job, Results, scored
+from benchmarks.gnn.records import HostWatch, BenchJob, Results, scored
 from benchmarks.gnn.run import QUICK_FAMILIES, SEEDS
 
 BOARDS = ("npu", "gpu", "cpu", "branches", "overlap")
@@ -80,7 +80,7 @@ def labelled(source: Source, networks: Sequence[BenchNetwork]) -> list[Labelled]
 
 def keep(
     setup: Setup,
-    job: Job,
+    job: BenchJob,
     judges: Sequence[Labelled],
     answer: NetworkIntervals | Callable[[], NetworkIntervals],
 ) -> None:
@@ -117,7 +117,9 @@ def structures(setup: Setup) -> list[str]:
                 row = f"{family}/{count}"
                 if len(few) == count:
                     rows.append(row)
-                    _both(setup, Job("structures", source.name, row, "", seed), base, few, judges)
+                    _both(
+                        setup, BenchJob("structures", source.name, row, "", seed), base, few, judges
+                    )
     return list(dict.fromkeys(rows))
 
 
@@ -141,7 +143,7 @@ def platforms(setup: Setup) -> list[str]:
                 few = labelled(target, [target.networks[may[at]] for at in order[:count]])
                 if len(few) == count:
                     rows.append(f"{target.name}/{count}")
-                    job = Job("platforms", "boards", rows[-1], "", seed)
+                    job = BenchJob("platforms", "boards", rows[-1], "", seed)
                     _both(setup, job, base, few, judges)
     return list(dict.fromkeys(rows))
 
@@ -160,7 +162,7 @@ def heads(setup: Setup) -> list[str]:
         for source in setup.sources:
             judges = labelled(source, [source.networks[at] for at in judge])
             own = labelled(source, [source.networks[at] for at in may])
-            job = Job("heads", "boards", source.name, "multi-models", seed)
+            job = BenchJob("heads", "boards", source.name, "multi-models", seed)
             keep(setup, job, judges, Later(partial(fit, own, config)).answering(judges))
             job = replace(job, method="single-model")
             keep(setup, job, judges, together.answering(judges))
@@ -189,7 +191,7 @@ def kernels(setup: Setup) -> list[str]:
                 continue
             rows.append(kind)
             judges = [every[at] for at in judge]
-            job = Job("kernels", source.name, kind, "nnlp", seed)
+            job = BenchJob("kernels", source.name, kind, "nnlp", seed)
             keep(setup, job, judges, model.answering(judges))
             works = [workload(samples[at].kernel) for at in learn]
             forest = KernelForest(seed=seed).fit(works, [samples[at].latency_ms for at in learn])
@@ -219,7 +221,9 @@ class Later:
         )
 
 
-def _both(setup: Setup, job: Job, base: Later, few: list[Labelled], judges: list[Labelled]) -> None:
+def _both(
+    setup: Setup, job: BenchJob, base: Later, few: list[Labelled], judges: list[Labelled]
+) -> None:
     """Train on a few networks from first values, and from a trained model."""
     config = replace(setup.config, seed=job.seed)
     scratch, tuned = replace(job, method="scratch"), replace(job, method="transfer")

@@ -12,7 +12,7 @@ from latfarm_predictors.features.table import Rows
 
 
 @dataclass(frozen=True)
-class Shares:
+class FoldShares:
     """Rows of three disjoint parts of a training fold.
 
     Attributes:
@@ -26,7 +26,7 @@ class Shares:
     calibration: Rows
 
 
-def shares_of(names: Sequence[str], validation: float, calibration: float, seed: int) -> Shares:
+def shares_of(names: Sequence[str], validation: float, calibration: float, seed: int) -> FoldShares:
     """Split rows by a hash of their names, so that equal names are always in the same part.
 
     The part of a network does not change when other networks come or go. A part that should not be
@@ -47,7 +47,7 @@ def shares_of(names: Sequence[str], validation: float, calibration: float, seed:
     first, second = wanted[0], wanted[0] + wanted[1]
     part = {name: (0 if at < first else 1 if at < second else 2) for at, name in enumerate(order)}
     of_row = np.array([part[name] for name in names], dtype=np.intp)
-    return Shares(*(np.flatnonzero(of_row == number) for number in (2, 0, 1)))
+    return FoldShares(*(np.flatnonzero(of_row == number) for number in (2, 0, 1)))
 
 
 def leave_one_out(groups: Sequence[str]) -> dict[str, tuple[Rows, Rows]]:

@@ -27,7 +27,7 @@ _TAIL = 0.025
 
 
 @dataclass(frozen=True)
-class Decision:
+class ShippingDecision:
     """Whether a model is shipped on a platform, and why.
 
     Attributes:
@@ -56,7 +56,7 @@ def decide(
     incumbent: Mapping[str, Array],
     *,
     seed: int = 0,
-) -> Decision:
+) -> ShippingDecision:
     """Compare two models on the same networks, each family predicted by fits that left it out.
 
     Families count the same, however many networks they have. The bootstrap draws families, and in
@@ -97,7 +97,7 @@ def decide(
     low, high = (float(end) for end in np.quantile(overall, (_TAIL, 1.0 - _TAIL)))
     gain = float(np.mean([each.mean() for each in gains.values()]))
     ship, reason = _verdict(len(gains), gain, low, worse)
-    return Decision(ship, reason, gain, low, high, worse)
+    return ShippingDecision(ship, reason, gain, low, high, worse)
 
 
 def _verdict(families: int, gain: float, low: float, worse: Sequence[str]) -> tuple[bool, str]:

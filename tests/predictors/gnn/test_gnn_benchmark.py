@@ -17,7 +17,7 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from benchmarks.gnn import cells, run, simulated, stores, tables
 from benchmarks.gnn.methods import QUICK, Fold, cell_gp, flops_mac, kernel_sum, nn_meter, sum_gp
 from benchmarks.gnn.networks import Source, latencies_of
-from benchmarks.gnn.records import Job, Results, scored
+from benchmarks.gnn.records import BenchJob, Results, scored
 from tests.predictors.gnn.conftest import small_network
 
 CELL = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|avg_pool_3x3~0|nor_conv_1x1~1|none~2|"
@@ -119,7 +119,7 @@ def test_a_run_continues_where_it_stopped(
 def test_results_keep_what_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     results = Results(path, {"a": (1, 2)})
-    job = Job("families", "sim", "vgg", "nnlp", 0)
+    job = BenchJob("families", "sim", "vgg", "nnlp", 0)
     assert results.find(job) is None
     results.keep(job, {"mape": 0.5})
     assert Results(path, {"a": [1, 2]}).find(job) == {"mape": 0.5}
@@ -149,7 +149,8 @@ def test_the_table_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
                 record = {"mape": float(errors.mean()), "within10": 0.5, "coverage": 0.9}
                 record |= {"width": 0.3}
                 results.keep(
-                    Job("families", "sim", name, method, seed), {**record, "errors": list(errors)}
+                    BenchJob("families", "sim", name, method, seed),
+                    {**record, "errors": list(errors)},
                 )
     found = tables.finder(results, "families", "sim", (0, 1))
     tables.show("sim", names, ("sum", "corrected", "nnlp"), found)

@@ -27,7 +27,7 @@ from latfarm_predictors.gnn.learning.steps import TrainingRun
 from latfarm_predictors.gnn.nnlp import NNLP, PlatformHead, scores_of
 from latfarm_predictors.gnn.parameters import Single, first_values, is_head, shapes
 from latfarm_predictors.gnn.scaling import Scaling
-from latfarm_predictors.gnn.shares import Shares, shares_of
+from latfarm_predictors.gnn.shares import FoldShares, shares_of
 
 LEAST_NETWORKS = 4
 """Smallest number of measured networks that training takes."""
@@ -139,7 +139,7 @@ def transfer(
     return _trained(start, rows, _parts(rows, config), device, on_epoch, told)
 
 
-def _parts(rows: Sequence[Labelled], config: NNLPConfig) -> Shares:
+def _parts(rows: Sequence[Labelled], config: NNLPConfig) -> FoldShares:
     names = [row.name for row in rows]
     return shares_of(names, config.validation_share, config.calibration_share, config.seed)
 
@@ -147,7 +147,7 @@ def _parts(rows: Sequence[Labelled], config: NNLPConfig) -> Shares:
 def _trained(
     start: NNLP,
     rows: Sequence[Labelled],
-    parts: Shares,
+    parts: FoldShares,
     device: str,
     on_epoch: OnEpoch | None,
     provenance: Mapping[str, Any],
@@ -169,7 +169,7 @@ def _trained(
 
 
 def _best_parameters(
-    start: NNLP, rows: Sequence[Labelled], parts: Shares, device: str, on_epoch: OnEpoch | None
+    start: NNLP, rows: Sequence[Labelled], parts: FoldShares, device: str, on_epoch: OnEpoch | None
 ) -> tuple[dict[str, Single], int, float | None]:
     """The parameters of the epoch with the least validation error, and of the last without one.
 
