@@ -39,7 +39,7 @@ from benchmarks.gnn.methods import (
     ablation,
 )
 from benchmarks.gnn.networks import BenchNetwork, Source, latencies_of
-from benchmarks.gnn.records import HostWatch, BenchJob, Results, scored
+from benchmarks.gnn.records import BenchJob, HostWatch, Results, scored
 
 DATA_VARIABLE = "LATFARM_BENCH_DATA"
 """Environment variable with the folder of data sets that are no part of this repository."""

@@ -41,7 +41,7 @@ from latfarm_predictors.models.published.nn_meter import KernelForest
 from benchmarks.gnn import simulated, tables
 from benchmarks.gnn.methods import COVERAGE, QUICK
 from benchmarks.gnn.networks import BenchNetwork, Source
-from benchmarks.gnn.records import HostWatch, BenchJob, Results, scored
+from benchmarks.gnn.records import BenchJob, HostWatch, Results, scored
 from benchmarks.gnn.run import QUICK_FAMILIES, SEEDS
 
 BOARDS = ("npu", "gpu", "cpu", "branches", "overlap")

@@ -26,7 +26,17 @@ needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
     reason="torch is not installed; make setup-gnn installs it",
 )
-TINY = replace(SMALL, hidden=16, head_hidden=16, epochs=12, patience=12, dropout=0.0)
+TINY = replace(
+    SMALL,
+    hidden=16,
+    head_hidden=16,
+    epochs=15,
+    patience=15,
+    dropout=0.0,
+    batch=4,
+    learning_rate=5e-3,
+)
+"""A network that some seconds of training bring near the latencies of `rows`."""
 
 
 def rows(platform: str = "one", factor: float = 1.0, count: int = 40) -> list[Labelled]:
