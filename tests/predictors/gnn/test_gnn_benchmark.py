@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,16 @@ from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from benchmarks.gnn import cells, run, simulated, stores, tables
+from benchmarks.gnn import cells, run, simulated, stores, tables, transfer
 from benchmarks.gnn.methods import QUICK, Fold, cell_gp, flops_mac, kernel_sum, nn_meter, sum_gp
 from benchmarks.gnn.networks import Source, latencies_of
 from benchmarks.gnn.records import BenchJob, Results, scored
 from tests.predictors.gnn.conftest import small_network
 
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None,
+    reason="torch is not installed; make setup-gnn installs it",
+)
 CELL = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|avg_pool_3x3~0|nor_conv_1x1~1|none~2|"
 
 
@@ -197,3 +202,23 @@ def test_names_of_families() -> None:
     assert stores.family_of("resnet18-17") == "resnet18"
     assert stores.family_of("resnet18") == "resnet18"
     assert stores.family_of("vit-tiny") == "vit-tiny"
+
+
+@needs_torch
+def test_what_is_shown_of_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "transfer.json"
+    arguments = ["--quick", "--per-family", "8", "--only", "structures", "--write", str(path)]
+    assert transfer.main(arguments) == 0
+    first = capsys.readouterr()
+    assert "scratch" in first.out
+    assert first.err.count("MAPE") == 2 * len(run.QUICK_FAMILIES)
+    assert transfer.main(arguments) == 0
+    assert "MAPE" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_without_torch_transfer_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transfer.main(["--quick", "--per-family", "8", "--only", "structures"]) == 2
+    assert "needs torch" in capsys.readouterr().err
