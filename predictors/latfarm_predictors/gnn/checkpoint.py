@@ -14,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,13 @@ _MANIFEST = "manifest.json"
 _SCALING = ("node_mean", "node_spread", "static_mean", "static_spread")
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 """Time stamp of all entries: the earliest that zip archives know, so that bytes repeat."""
+
+_DAMAGE = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, EOFError),
+    *(RuntimeError, struct.error, zlib.error, zipfile.BadZipFile, zipfile.LargeZipFile),
+)
+"""What readers raise about content that is no checkpoint; an unknown compression or an encrypted
+entry is a RuntimeError."""
 
 AnyArray = npt.NDArray[Any]
 
@@ -89,8 +98,9 @@ def load_checkpoint(path: Path) -> NNLP:
         CheckpointError: it is no checkpoint, or has another format version.
         OSError: the file cannot be read.
     """
+    content = path.read_bytes()
     try:
-        manifest, contents = _read(path)
+        manifest, contents = _read(content)
         if not isinstance(manifest, dict) or manifest.get("kind") != "nnlp":
             raise CheckpointError(f"{path}: it is no checkpoint of NNLP")
         if manifest.get("format") != FORMAT:
@@ -103,13 +113,13 @@ def load_checkpoint(path: Path) -> NNLP:
         for name, array in arrays.items():
             check_numbers(name, array)
         return _model(path, manifest, arrays)
-    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"{path}: it cannot be read: {error}") from error
 
 
-def _read(path: Path) -> tuple[Any, list[bytes]]:
+def _read(content: bytes) -> tuple[Any, list[bytes]]:
     """The manifest, and the content of each array in order."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         if _MANIFEST not in entries:
             raise ValueError(f"it has no {_MANIFEST}")
@@ -176,7 +186,7 @@ def _arrays(model: NNLP) -> dict[str, AnyArray]:
     }
     for name in _SCALING:
         found[f"scaling.{name}"] = getattr(model.scaling, name)
-    for name, head in model.heads.items():
+    for name, head in sorted(model.heads.items()):
         found[f"scores.{name}"] = head.scores
     return found
 

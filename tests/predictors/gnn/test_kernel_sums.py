@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.gp_scales import _Part
 from latfarm_predictors.gnn.kernel_graph import (
     KERNEL_NODE_COLUMNS,
@@ -83,22 +84,35 @@ def test_a_chain_has_no_branches() -> None:
     assert critical_path_ms(network) == network.sum_ms
 
 
-def test_a_process_learns_what_a_sum_leaves_out() -> None:
-    draw = np.random.default_rng(0)
-    features = draw.uniform(-1, 1, size=(160, 3))
-    base = np.exp(draw.uniform(0, 3, size=160))
+def corrected_sums(seed: int) -> tuple[Array, Array, Array]:
+    """Features, sums and latencies of 320 networks, whose ratio depends on two of three features."""
+    draw = np.random.default_rng(seed)
+    features = draw.uniform(-1, 1, size=(320, 3))
+    base = np.exp(draw.uniform(0, 3, size=320))
     latency = base * np.exp(0.3 * np.sin(2 * features[:, 0]) + 0.2 * features[:, 1])
-    latency *= np.exp(draw.normal(0, 0.01, 160))
+    return features, base, latency * np.exp(draw.normal(0, 0.01, 320))
+
+
+def test_a_process_learns_what_a_sum_leaves_out() -> None:
+    features, base, latency = corrected_sums(0)
     process = NetworkGP().fit(features[:120], latency[:120], base[:120])
     found, sigma = process.predict(features[120:], base[120:])
     error = np.abs(found / latency[120:] - 1.0)
     plain = np.abs(base[120:] / latency[120:] - 1.0)
-    assert error.mean() < 0.03 < plain.mean()
+    assert error.mean() < 0.015
+    assert plain.mean() > 0.1
     assert (sigma > 0).all()
-    told = process.intervals(features[120:], base[120:], 0.9)
-    inside = (told.low_ms <= latency[120:]) & (latency[120:] <= told.high_ms)
-    assert told.promised
-    assert 0.8 <= inside.mean() <= 1.0
+
+
+def test_intervals_hold_as_many_as_they_promise() -> None:
+    hits = []
+    for seed in range(6):
+        features, base, latency = corrected_sums(seed)
+        process = NetworkGP().fit(features[:120], latency[:120], base[:120])
+        told = process.intervals(features[120:], base[120:], 0.9)
+        assert told.promised
+        hits.append((told.low_ms <= latency[120:]) & (latency[120:] <= told.high_ms))
+    assert 0.87 <= np.mean(hits) <= 0.93
 
 
 def test_costs_of_parts_add_up_in_the_trend() -> None:
