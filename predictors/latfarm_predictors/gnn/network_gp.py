@@ -165,7 +165,7 @@ class NetworkGP:
     def _numbers(self) -> list[int]:
         """The group of each feature that is not constant, numbered from 0 without gaps."""
         given = range(len(self._centre)) if self._groups is None else self._groups
-        kept = [given[column] for column in self._columns]
+        kept = [given[column] for column in self._columns.tolist()]
         place = {group: number for number, group in enumerate(dict.fromkeys(kept))}
         return [place[group] for group in kept]
 

@@ -62,7 +62,8 @@ def _attributes(graph: Graph, node: Node) -> list[float]:
     dilation = _pair(node.attrs.get("dilations"), 1.0)
     groups = node.attrs.get("group", 1)
     padding = _padding(node.attrs.get("pads"))
-    return [*window, *stride, *padding, dilation[0], float(groups) if _whole(groups) else 1.0]
+    count = float(groups) if isinstance(groups, int) else 1.0
+    return [*window, *stride, *padding, dilation[0], count]
 
 
 def _padding(value: AttrValue | None) -> tuple[float, float]:
@@ -80,10 +81,6 @@ def _pair(value: AttrValue | None, default: float) -> tuple[float, float]:
         return default, default
     sizes = [float(size) for size in value]
     return (sizes[0], sizes[-1]) if len(sizes) > 1 else (default, sizes[0])
-
-
-def _whole(value: AttrValue) -> bool:
-    return isinstance(value, int)
 
 
 def _shape(graph: Graph, node: Node) -> tuple[float, float, float, float]:

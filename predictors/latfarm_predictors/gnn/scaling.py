@@ -9,7 +9,7 @@ import numpy as np
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
-from latfarm_predictors.gnn.encoded import EncodedGraph, GraphBatch, stack
+from latfarm_predictors.gnn.encoded import STATIC, EncodedGraph, GraphBatch, stack
 from latfarm_predictors.gnn.node_features import OP_COLUMNS
 
 _LEAST_SPREAD = 1e-9
@@ -77,7 +77,9 @@ class Scaling:
 
     def static(self, graphs: Sequence[EncodedGraph]) -> Array:
         """Scaled overall values of networks, shape (g, 4)."""
-        found = np.array([graph.static for graph in graphs], np.float64).reshape(len(graphs), -1)
+        found = np.array([graph.static for graph in graphs], np.float64).reshape(
+            len(graphs), len(STATIC)
+        )
         if self.log_sizes:
             found = np.log1p(found)
         return np.asarray((found - self.static_mean) / self.static_spread)

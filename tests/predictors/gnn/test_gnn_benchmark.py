@@ -30,7 +30,7 @@ CELL = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|avg_pool_3x3~0|nor_conv_1x1~1|
 
 @pytest.fixture(scope="module")
 def branches() -> Source:
-    return simulated.source_of("branches", 5, 40, ("squeezenet1.0", "alexnet"))
+    return simulated.source_of("branches", 5, 20, ("squeezenet1.0", "alexnet"))
 
 
 def written_cells(folder: Path, rows: list[str]) -> Path:
@@ -79,7 +79,7 @@ def test_a_process_on_cells(tmp_path: Path) -> None:
 
 
 def test_networks_of_a_simulated_board_are_the_same_each_time(branches: Source) -> None:
-    again = simulated.source_of("branches", 5, 40, ("squeezenet1.0", "alexnet"))
+    again = simulated.source_of("branches", 5, 20, ("squeezenet1.0", "alexnet"))
     assert latencies_of(again.networks).tolist() == latencies_of(branches.networks).tolist()
     assert branches.families == ["squeezenet1.0", "alexnet"]
     assert all(len(each.passes_ms) == simulated.PASSES for each in branches.networks)
