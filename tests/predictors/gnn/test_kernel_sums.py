@@ -85,7 +85,7 @@ def test_a_chain_has_no_branches() -> None:
 
 
 def corrected_sums(seed: int) -> tuple[Array, Array, Array]:
-    """Features, sums and latencies of 320 networks, whose ratio depends on two of three features."""
+    """Features, sums and latencies of 320 networks; two of three features tell the ratio."""
     draw = np.random.default_rng(seed)
     features = draw.uniform(-1, 1, size=(320, 3))
     base = np.exp(draw.uniform(0, 3, size=320))

@@ -9,6 +9,9 @@ from typing import Any, Mapping
 
 from latfarm_agent.runtimes.simulated.built_in import BUILT_IN, built_in
 
+MOST_STREAMS = 64
+"""Largest number of streams of a board; real ones have a few."""
+
 
 @dataclass(frozen=True)
 class SimulatedTiles:
@@ -224,10 +227,7 @@ class BoardProfile:
                 raise ValueError(f"{name}: must not be negative")
         if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
             raise ValueError("tiles: must be at least 1")
-        if isinstance(profile.streams, bool) or profile.streams not in range(1, 65):
-            raise ValueError("streams: must be a whole number from 1 to 64")
-        if not 0 <= profile.overlap <= 1:
-            raise ValueError("overlap: must be from 0 to 1")
+        _check_together(profile)
         _check_core(profile)
         for name in ("multi_inbound", "multi_outbound"):
             if getattr(profile, name) not in (0, 1, 2):
@@ -248,6 +248,14 @@ class BoardProfile:
             return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _check_together(profile: BoardProfile) -> None:
+    """Raise a ValueError if kernels could not run together like that."""
+    if isinstance(profile.streams, bool) or profile.streams not in range(1, MOST_STREAMS + 1):
+        raise ValueError(f"streams: must be a whole number from 1 to {MOST_STREAMS}")
+    if not 0 <= profile.overlap <= 1:
+        raise ValueError("overlap: must be from 0 to 1")
 
 
 def _check_core(profile: BoardProfile) -> None:
