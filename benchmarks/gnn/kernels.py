@@ -42,12 +42,13 @@ class FittedKernels:
     _encoded: dict[Workload, EncodedGraph] = field(default_factory=dict)
 
     def sum_of(self, network: BenchNetwork) -> KernelSum:
-        """A network with the times that our predictors of kernels tell, without its correction."""
+        """A network as the times of its kernels by our predictors, and the call; not corrected."""
         if network.name not in self._sums:
             parts = find_parts(network.graph, self.predictor.rules)
             table = as_table(workloads_of(network.graph, parts))
             times_ms = self.predictor.models.predict(table).latency_ms
-            self._sums[network.name] = KernelSum(network.graph, parts, times_ms)
+            fixed_ms = self.predictor.call_overhead_ms
+            self._sums[network.name] = KernelSum(network.graph, parts, times_ms, fixed_ms)
         return self._sums[network.name]
 
     def nn_meter_ms(self, networks: Sequence[BenchNetwork]) -> Array:

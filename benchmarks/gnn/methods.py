@@ -18,10 +18,10 @@ from latfarm_predictors.gnn.kernel_graph import KernelSum, encode_kernels
 from latfarm_predictors.gnn.labelled import Labelled
 from latfarm_predictors.gnn.learning.fit import EpochReport, fit
 from latfarm_predictors.gnn.linear_sum import LinearSum
-from latfarm_predictors.gnn.network_gp import NetworkGP
+from latfarm_predictors.gnn.network_gp import LEAST_FAMILIES, NetworkGP
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.gnn.nnlp import scores_of
-from latfarm_predictors.gnn.shares import shares_of
+from latfarm_predictors.gnn.shares import leave_one_out
 from latfarm_predictors.gnn.sum_features import sum_features
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.models.published.analytic import Linear
@@ -33,8 +33,8 @@ from benchmarks.gnn.networks import BenchNetwork, Source, latencies_of
 
 COVERAGE = 0.9
 """Nominal coverage of all intervals."""
-CALIBRATION_SHARE = 0.1
-"""Share of the training networks on which methods without scores of their own are calibrated."""
+CALIBRATION_PARTS = 10
+"""Number of parts of a single family that are left out in turn for the scores of intervals."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ def sum_gp(fold: Fold) -> NetworkIntervals:
     fitted = fold.kernels()
     train, test = ([fitted.sum_of(n) for n in part] for part in (fold.train, fold.test))
     process = NetworkGP(seed=fold.seed)
-    process.fit(sum_features(train), latencies_of(fold.train), _sums(train))
+    families = [n.family for n in fold.train]
+    process.fit(sum_features(train), latencies_of(fold.train), _sums(train), families)
     return process.intervals(sum_features(test), _sums(test), COVERAGE)
 
 
@@ -241,9 +242,12 @@ def _totals(networks: Sequence[BenchNetwork]) -> tuple[Array, Array]:
 def _linear_sums(
     fold: Fold, sums_ms: Callable[[Sequence[BenchNetwork]], Array]
 ) -> NetworkIntervals:
+    networks = [*fold.train, *fold.test]
+    sum_of = dict(zip([n.name for n in networks], sums_ms(networks).tolist(), strict=True))
+
     def predicted(train: Sequence[BenchNetwork], asked: Sequence[BenchNetwork]) -> Array:
-        line = LinearSum().fit(sums_ms(train), latencies_of(train))
-        return line.predict(sums_ms(asked))
+        learn, judge = ([sum_of[n.name] for n in part] for part in (train, asked))
+        return LinearSum().fit(learn, latencies_of(train)).predict(judge)
 
     return _calibrated(fold, predicted)
 
@@ -252,13 +256,23 @@ def _calibrated(
     fold: Fold,
     predicted: Callable[[Sequence[BenchNetwork], Sequence[BenchNetwork]], Array],
 ) -> NetworkIntervals:
-    """Fit to a part of the training networks; the others give the scores of intervals."""
-    shares = shares_of([n.name for n in fold.train], 0.0, CALIBRATION_SHARE, fold.seed)
-    train = [fold.train[at] for at in shares.train]
-    held = [fold.train[at] for at in shares.calibration]
-    scores = scores_of(predicted(train, held), latencies_of(held)) if held else np.zeros(0)
-    latency_ms = predicted(train, fold.test)
-    return NetworkIntervals.of(latency_ms, np.ones(len(latency_ms)), scores, COVERAGE)
+    """Fit to the training networks; fits without a part of them give the scores of intervals.
+
+    The parts are the families, so that intervals are as wide as a new family needs; where there is
+    one family only, they are tenths of it.
+    """
+    families = [n.family for n in fold.train]
+    if len(set(families)) < LEAST_FAMILIES:
+        draw = np.random.default_rng(fold.seed)
+        families = [str(part) for part in draw.integers(CALIBRATION_PARTS, size=len(fold.train))]
+    scores = [np.zeros(0)]
+    for rest, held in leave_one_out(families).values():
+        learn, left = ([fold.train[at] for at in rows] for rows in (rest, held))
+        scores.append(scores_of(predicted(learn, left), latencies_of(left)))
+    latency_ms = predicted(fold.train, fold.test)
+    return NetworkIntervals.of(
+        latency_ms, np.ones(len(latency_ms)), np.concatenate(scores), COVERAGE
+    )
 
 
 def _graph_network(

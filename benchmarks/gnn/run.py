@@ -143,7 +143,7 @@ def cell_curve(train: Source, test: Source, plan: BenchPlan, results: Results) -
                 judged(job, fold, method, results, quiet=plan.quiet)
     found = tables.finder(results, "cells", train.name, plan.seeds)
     rows = [str(count) for count in plan.cell_counts]
-    tables.show(f"{test.name} ({test.note})", rows, list(named), found)
+    tables.show(f"{test.name} ({test.note})", rows, list(named), found, means=False)
 
 
 def _drawn(networks: Sequence[BenchNetwork], count: int, seed: int) -> list[BenchNetwork]:

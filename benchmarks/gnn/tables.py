@@ -39,22 +39,33 @@ def finder(results: Results, table: str, source: str, seeds: Sequence[int]) -> F
     return found
 
 
-def show(title: str, rows: Sequence[str], methods: Sequence[str], found: Found) -> None:
-    """Print one table: for each row and method MAPE, Acc(10 %), coverage and width in percent."""
+def show(
+    title: str, rows: Sequence[str], methods: Sequence[str], found: Found, *, means: bool = True
+) -> None:
+    """Print one table: for each row and method MAPE, Acc(10 %), coverage and width in percent.
+
+    Args:
+        title: the first line.
+        rows: names of the rows.
+        methods: names of the methods; those without any result are left out.
+        found: gives the records of a row and a method.
+        means: whether rows are families, of which a mean is told, beside the paper's.
+    """
     used = [method for method in methods if any(found(row, method) for row in rows)]
     print(f"\n{title}\n  MAPE / Acc(10 %) / coverage / width, in percent; means over seeds")
-    width = max((len(row) for row in rows), default=0) + 2
-    print(" " * width + "".join(f"{method:>24}" for method in used))
-    for row in rows:
-        cells = [_cell(found(row, method)) for method in used]
-        print(f"{row:<{width}}" + "".join(f"{cell:>24}" for cell in cells))
-    if len(rows) > 1:
-        means = [_mean_cell([found(row, method) for row in rows]) for method in used]
-        print(f"{'mean':<{width}}" + "".join(f"{cell:>24}" for cell in means))
+    lines = [["", *used]]
+    lines += [[row, *(_cell(found(row, method)) for method in used)] for row in rows]
+    if len(rows) > 1 and means:
+        every = ([found(row, method) for row in rows] for method in used)
+        lines.append(["mean", *(_mean_cell(each) for each in every)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(f"{c:>{w}}" for c, w in zip(line, widths, strict=True)))
     for method in used:
         low, high = _interval([r for row in rows for r in found(row, method)])
         paper = f"; NNLQP's Table 3: {PAPER_MAPE[method]:.2f}" if method in PAPER_MAPE else ""
-        print(f"  {method}: MAPE {low:.2f} to {high:.2f} by the bootstrap over networks{paper}")
+        told = paper if means else ""
+        print(f"  {method}: MAPE {low:.2f} to {high:.2f} by the bootstrap over networks{told}")
 
 
 def show_ceiling(source: Source) -> float | None:

@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 rows = experiment(setup)
                 source = _source_name(name, setup)
                 found = tables.finder(setup.results, name, source, setup.seeds)
-                tables.show(f"{name} ({source}, simulated)", rows, methods, found)
+                tables.show(f"{name} ({source}, simulated)", rows, methods, found, means=False)
     except (NoTorchError, OSError, ValueError) as error:
         print(f"bench-gnn: {error}", file=sys.stderr)
         return 2

@@ -31,12 +31,14 @@ class EncodedGraph:
         static: batch size, FLOPs, parameters, and bytes of memory access, shape (4,).
         times_ms: where the nodes are kernels, what a predictor of kernels says that each takes,
             shape (n,); else None.
+        fixed_ms: where the nodes are kernels, what a run takes besides them, such as the call.
     """
 
     nodes: Array
     edges: Rows
     static: Array
     times_ms: Array | None = None
+    fixed_ms: float = 0.0
 
 
 def encode(graph: Graph) -> EncodedGraph:
@@ -89,6 +91,7 @@ class GraphBatch:
         graph_of: the network of each node, shape (n,).
         static: scaled overall values, shape (g, 4).
         times_ms: times of the nodes where they are kernels, shape (n,), else zeros.
+        fixed_ms: what a run of each network takes besides its kernels, shape (g,), else zeros.
     """
 
     nodes: Array
@@ -97,6 +100,7 @@ class GraphBatch:
     graph_of: Rows
     static: Array
     times_ms: Array
+    fixed_ms: Array
 
     @property
     def graphs(self) -> int:
@@ -142,6 +146,7 @@ def stack(
         _joined(owners),
         static,
         np.concatenate(times) if times else np.zeros(0),
+        np.array([graph.fixed_ms for graph in graphs], dtype=np.float64),
     )
 
 

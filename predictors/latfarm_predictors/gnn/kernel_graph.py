@@ -33,16 +33,18 @@ class KernelSum:
         graph: the network.
         parts: its kernels, in an order in which they can run.
         times_ms: predicted time of each kernel alone, shape (k,), positive.
+        fixed_ms: what a run takes besides its kernels, such as the call; 0 or more.
     """
 
     graph: Graph
     parts: Sequence[Part]
     times_ms: Array
+    fixed_ms: float = 0.0
 
     @property
     def sum_ms(self) -> float:
-        """The sum of the times of all kernels."""
-        return float(self.times_ms.sum())
+        """The sum of the times of all kernels, and what a run takes besides."""
+        return float(self.times_ms.sum()) + self.fixed_ms
 
     @property
     def edges(self) -> set[tuple[int, int]]:
@@ -80,10 +82,13 @@ def encode_kernels(network: KernelSum) -> EncodedGraph:
         raise ValueError(f"{len(network.parts)} kernels, but times of shape {times.shape}")
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError(f"{network.graph.name}: times of kernels must be positive and finite")
+    if not 0 <= network.fixed_ms < np.inf:
+        raise ValueError(f"{network.graph.name}: a fixed time of {network.fixed_ms} ms")
     ops = node_features(network.graph)
     rows = np.zeros((len(times), KERNEL_NODE_COLUMNS))
     for row, part in enumerate(network.parts):
         rows[row, :OP_COLUMNS] = ops[list(part.nodes), :OP_COLUMNS].max(axis=0)
         rows[row, OP_COLUMNS:NODE_COLUMNS] = ops[part.main, OP_COLUMNS:]
     rows[:, NODE_COLUMNS] = times * NANOSECONDS
-    return EncodedGraph(rows, edge_rows(network.edges), static_features(network.graph), times)
+    static = static_features(network.graph)
+    return EncodedGraph(rows, edge_rows(network.edges), static, times, network.fixed_ms)

@@ -95,7 +95,8 @@ def forward(
         deltas = _head(ops, parameters, ops.beside(parts), platform)
         factors = ops.exp(config.bound * ops.tanh(deltas))
         times = ops.array(batch.times_ms[:, None] / scale_ms) * factors
-        return ops.log(ops.sum_by(times, owners, batch.graphs))[:, 0]
+        fixed = ops.array(batch.fixed_ms[:, None] / scale_ms)
+        return ops.log(ops.sum_by(times, owners, batch.graphs) + fixed)[:, 0]
     parts = [static] if config.static_features else []
     if nodes is not None:
         parts.append(_pooled(ops, config, nodes, batch))

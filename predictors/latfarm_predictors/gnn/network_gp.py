@@ -29,6 +29,8 @@ _STEPS = 60
 """Largest number of steps of that search."""
 _LEAST_SPREAD = 1e-9
 """A feature with a smaller standard deviation is constant, and is dropped."""
+LEAST_FAMILIES = 2
+"""With fewer families, none can be left out, and each network is left out alone."""
 _FLOOR = 1e-3
 """Least prediction of a process without logarithms, as a share of the mean of its training set."""
 
@@ -46,8 +48,8 @@ class NetworkGP:
         steps: largest number of steps of the search.
 
     Attributes:
-        scores: sorted |error| / deviation of each network by a process without it, shape (n,). The
-            hyperparameters saw it, so they are slightly too small.
+        scores: sorted |error| / deviation of each network by a process without it and its group,
+            shape (n,). The hyperparameters saw it, so they are slightly too small.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class NetworkGP:
         features: npt.ArrayLike,
         latency_ms: npt.ArrayLike,
         base_ms: npt.ArrayLike | None = None,
+        families: Sequence[str] | None = None,
     ) -> Self:
         """Learn from measured networks.
 
@@ -76,6 +79,9 @@ class NetworkGP:
             features: of n networks, shape (n, d), all finite.
             latency_ms: shape (n,), positive and finite.
             base_ms: what the process corrects, shape (n,), positive; None: one millisecond.
+            families: the family of each network; those of one family are left out together for the
+                scores, so that intervals are as wide as a new family needs. None: each network is
+                left out alone.
 
         Raises:
             NotEnoughDataError: there are fewer than `LEAST_NETWORKS` networks.
@@ -106,8 +112,7 @@ class NetworkGP:
         self._factor = np.linalg.cholesky(covariance)
         inverse = solve_triangular(self._factor, np.eye(len(rows)), lower=True, check_finite=False)
         self._weights = inverse.T @ (inverse @ off)
-        precision = np.einsum("ij,ij->j", inverse, inverse)  # diagonal of the covariance's inverse
-        self.scores = np.sort(np.abs(self._weights) / np.sqrt(precision))
+        self.scores = np.sort(_left_out(inverse, self._weights, families))
         self._fitted = True
         return self
 
@@ -181,6 +186,30 @@ class NetworkGP:
         """Covariance of points with those of the fit, shape (n, m)."""
         near = self._scales.signal * matern(distances(points, self._inputs))
         return np.asarray(near + self._scales.trend * (lines @ self._lines.T))
+
+
+def _left_out(inverse: Array, weights: Array, families: Sequence[str] | None) -> Array:
+    """|error| / deviation of each row by a process without its family, shape (n,).
+
+    With the covariance's inverse P, rows F that are left out together are off by P_FF^-1 (P z)_F,
+    and P_FF^-1 is the covariance of that error.
+
+    Args:
+        inverse: inverse of the covariance's Cholesky factor, shape (n, n).
+        weights: P z, shape (n,).
+        families: of the rows; None: each row is a family of its own.
+    """
+    if families is None or len(set(families)) < LEAST_FAMILIES:
+        return np.asarray(np.abs(weights) / np.sqrt(np.einsum("ij,ij->j", inverse, inverse)))
+    if len(families) != len(weights):
+        raise ValueError(f"{len(weights)} networks, but {len(families)} families")
+    of_row, scores = np.array(families, dtype=object), np.empty(len(weights))
+    for family in dict.fromkeys(families):
+        rows = np.flatnonzero(of_row == family)
+        own = inverse[:, rows]
+        covariance = np.linalg.inv(own.T @ own)
+        scores[rows] = np.abs(covariance @ weights[rows]) / np.sqrt(np.diagonal(covariance))
+    return scores
 
 
 def _matrix(features: npt.ArrayLike) -> Array:

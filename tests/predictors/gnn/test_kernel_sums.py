@@ -53,6 +53,11 @@ def test_kernels_as_nodes() -> None:
     assert encoded.nodes[first, NODE_COLUMNS] == 5e6
     assert encoded.times_ms is not None
     assert encoded.times_ms.sum() == network.sum_ms
+    called = replace(network, fixed_ms=2.0)
+    assert called.sum_ms == network.sum_ms + 2.0
+    assert encode_kernels(called).fixed_ms == 2.0
+    with pytest.raises(ValueError, match="a fixed time of nan ms"):
+        encode_kernels(replace(network, fixed_ms=float("nan")))
 
 
 @pytest.mark.parametrize("times", [[1.0], [1, 1, 1, 1, 0.0], [1, 1, 1, 1, np.nan], []])
@@ -127,19 +132,21 @@ def test_costs_of_parts_add_up_in_the_trend() -> None:
     assert (sigma > 0).all()
 
 
-def test_leave_one_out_scores_are_those_of_processes_without_the_row() -> None:
+@pytest.mark.parametrize("families", [None, ["a", "b", "c", "d"] * 5])
+def test_scores_are_those_of_processes_without_the_family(families: list[str] | None) -> None:
     draw = np.random.default_rng(1)
     features = draw.normal(size=(20, 2))
     latency = np.exp(features[:, 0] + draw.normal(0, 0.1, 20))
-    process = NetworkGP(steps=5).fit(features, latency)
+    process = NetworkGP(steps=5).fit(features, latency, None, families)
     assert process.scores.shape == (20,)
-    # by the textbook: condition on all rows but one, with the same hyperparameters
+    # by the textbook: condition on all other families, with the same hyperparameters
     covariance = process._covariance(process._inputs, process._lines)
     covariance += process._scales.noise * np.eye(20)
     target = np.log(latency) - np.log(latency).mean()
+    names = [str(row) for row in range(20)] if families is None else families
     scores = []
     for row in range(20):
-        rest = np.delete(np.arange(20), row)
+        rest = np.array([other for other in range(20) if names[other] != names[row]])
         cross = covariance[row, rest]
         solved = np.linalg.solve(covariance[np.ix_(rest, rest)], cross)
         off = target[row] - solved @ target[rest]
@@ -182,6 +189,8 @@ def test_a_process_says_what_it_cannot_do() -> None:
         NetworkGP().fit(np.full((9, 2), np.nan), latency)
     with pytest.raises(ValueError, match="2 features, but groups of 3"):
         NetworkGP(groups=[0, 0, 1]).fit(features, latency)
+    with pytest.raises(ValueError, match="9 networks, but 4 families"):
+        NetworkGP(steps=2).fit(np.eye(9), np.arange(1.0, 10.0), None, ["a", "b", "c", "d"])
     with pytest.raises(ValueError, match="bases must be"):
         NetworkGP().fit(features, latency, np.zeros(9))
 

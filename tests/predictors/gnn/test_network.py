@@ -26,6 +26,7 @@ CHAIN = GraphBatch(
     graph_of=np.zeros(3, dtype=np.intp),
     static=np.array([[0.5, -1.0, 2.0, 0.0]]),
     times_ms=np.zeros(3),
+    fixed_ms=np.zeros(1),
 )
 """Three nodes in a chain, with two features each."""
 
@@ -119,7 +120,7 @@ def test_corrections_of_kernels_are_bounded() -> None:
         graph = small_network(channels)
         parts = find_parts(graph, rules)
         times = np.linspace(0.1, 0.5, len(parts)) * channels
-        sums.append(KernelSum(graph, parts, times))
+        sums.append(KernelSum(graph, parts, times, 0.3))
     encoded = [encode_kernels(each) for each in sums]
     config = replace(CORRECTION, hidden=6, head_hidden=5, bound=0.3)
     model = made_model(config, graphs=encoded)
