@@ -74,6 +74,7 @@ def first_values(config: NNLPConfig, columns: int, platforms: Iterable[str]) -> 
 
     Each parameter is drawn by its own name, so that a head has the same first values whatever other
     heads there are. The last bias of a head is such that training starts near the typical latency.
+    Corrections of kernels start at none: an untrained model tells the sum.
 
     Args:
         config: the network; its seed is that of the draws.
@@ -92,6 +93,8 @@ def first_values(config: NNLPConfig, columns: int, platforms: Iterable[str]) -> 
         values = draw.uniform(-reach, reach, size=shape)
         if is_head(name) and shape == (1,):
             values = np.full(shape, start)
+        if config.output == "correction" and is_head(name) and shape[-1] == 1:
+            values = np.zeros(shape)
         found[name] = values.astype(np.float32)
     return found
 

@@ -124,13 +124,16 @@ def test_corrections_of_kernels_are_bounded() -> None:
     encoded = [encode_kernels(each) for each in sums]
     config = replace(CORRECTION, hidden=6, head_hidden=5, bound=0.3)
     model = made_model(config, graphs=encoded)
-    wild = replace(model, parameters={n: 50.0 * v for n, v in model.parameters.items()})
+    draw = np.random.default_rng(5)
+    drawn = {n: draw.normal(0, 5, v.shape).astype(np.float32) for n, v in model.parameters.items()}
+    wild = replace(model, parameters=drawn)
     total = np.array([each.sum_ms for each in sums])
     for each in (model, wild):
         ratio = each.predict(encoded, "one") / total
         assert (ratio >= np.exp(-0.3) - 1e-5).all()
         assert (ratio <= np.exp(0.3) + 1e-5).all()
-    assert np.allclose(model.predict(encoded, "one"), total, rtol=0.3)
+    assert np.allclose(model.predict(encoded, "one"), total, rtol=1e-6)
+    assert not np.allclose(wild.predict(encoded, "one"), total, rtol=1e-2)
 
 
 def test_predictions_are_positive_even_where_a_line_is_not() -> None:
