@@ -186,6 +186,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--kernels", type=int, help="measured kernels of a simulated board")
     add("--method", action="append", default=[], help="only this method; repeatable")
     add("--seed", type=int, action="append", help="random seed; repeatable; default: 0, 1 and 2")
+    add("--count", type=int, action="append", help="number of training cells; repeatable")
     add("--epochs", type=int, help="largest number of epochs of all graph neural networks")
     add("--ablations", action="store_true", help="compute the rows of NNLQP's Table 4 too")
     add("--no-cells", action="store_true", help="leave NNLQP's inferred cells out")
@@ -213,7 +214,7 @@ def _plan(options: argparse.Namespace) -> BenchPlan:
             small=replace(sizes.small, epochs=options.epochs),
         )
     seeds = tuple(options.seed or ((0,) if options.quick else SEEDS))
-    counts = (50,) if options.quick else CELL_COUNTS
+    counts = tuple(options.count or ((50,) if options.quick else CELL_COUNTS))
     return BenchPlan(seeds, options.method, sizes, counts, options.ablations, options.quick)
 
 

@@ -50,6 +50,8 @@ class NetworkGP:
     Attributes:
         scores: sorted |error| / deviation of each network by a process without it and its group,
             shape (n,). The hyperparameters saw it, so they are slightly too small.
+        left_out_error: mean |error| of these processes, as a share of latency; by it, processes
+            with different trends are compared without a network that judges.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class NetworkGP:
         self._groups, self._trend = groups, trend
         self._logarithm, self._seed, self._steps = logarithm, seed, steps
         self.scores = np.zeros(0)
+        self.left_out_error = float("inf")
         self._fitted = False
 
     def fit(
@@ -112,7 +115,9 @@ class NetworkGP:
         self._factor = np.linalg.cholesky(covariance)
         inverse = solve_triangular(self._factor, np.eye(len(rows)), lower=True, check_finite=False)
         self._weights = inverse.T @ (inverse @ off)
-        self.scores = np.sort(_left_out(inverse, self._weights, families))
+        errors, deviations = _left_out(inverse, self._weights, families)
+        self.scores = np.sort(errors / deviations)
+        self.left_out_error = float(np.mean(errors / (1.0 if self._logarithm else target)))
         self._fitted = True
         return self
 
@@ -188,8 +193,10 @@ class NetworkGP:
         return np.asarray(near + self._scales.trend * (lines @ self._lines.T))
 
 
-def _left_out(inverse: Array, weights: Array, families: Sequence[str] | None) -> Array:
-    """|error| / deviation of each row by a process without its family, shape (n,).
+def _left_out(
+    inverse: Array, weights: Array, families: Sequence[str] | None
+) -> tuple[Array, Array]:
+    """|error| of each row by a process without its family, and its deviation, each of shape (n,).
 
     With the covariance's inverse P, rows F that are left out together are off by P_FF^-1 (P z)_F,
     and P_FF^-1 is the covariance of that error.
@@ -200,16 +207,19 @@ def _left_out(inverse: Array, weights: Array, families: Sequence[str] | None) ->
         families: of the rows; None: each row is a family of its own.
     """
     if families is None or len(set(families)) < LEAST_FAMILIES:
-        return np.asarray(np.abs(weights) / np.sqrt(np.einsum("ij,ij->j", inverse, inverse)))
+        precision = np.einsum("ij,ij->j", inverse, inverse)
+        return np.abs(weights) / precision, 1.0 / np.sqrt(precision)
     if len(families) != len(weights):
         raise ValueError(f"{len(weights)} networks, but {len(families)} families")
-    of_row, scores = np.array(families, dtype=object), np.empty(len(weights))
+    of_row = np.array(families, dtype=object)
+    errors, deviations = np.empty(len(weights)), np.empty(len(weights))
     for family in dict.fromkeys(families):
         rows = np.flatnonzero(of_row == family)
         own = inverse[:, rows]
         covariance = np.linalg.inv(own.T @ own)
-        scores[rows] = np.abs(covariance @ weights[rows]) / np.sqrt(np.diagonal(covariance))
-    return scores
+        errors[rows] = np.abs(covariance @ weights[rows])
+        deviations[rows] = np.sqrt(np.diagonal(covariance))
+    return errors, deviations
 
 
 def _matrix(features: npt.ArrayLike) -> Array:

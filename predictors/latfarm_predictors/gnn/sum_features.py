@@ -25,6 +25,14 @@ FEATURES = (
 )
 """What each feature is."""
 
+TRENDS: tuple[tuple[int, ...], ...] = (
+    (),
+    (FEATURES.index("share of the longest chain"), FEATURES.index("share of neighbours")),
+    tuple(range(len(FEATURES))),
+)
+"""Columns of the linear trends among which leave-family-out errors choose: none, what overlap can
+save, all. A trend helps where a board is regular, and misleads where a family is unlike others."""
+
 
 def sum_features(networks: Sequence[KernelSum]) -> Array:
     """Features of n networks, shape (n, 11).

@@ -144,14 +144,16 @@ def test_scores_are_those_of_processes_without_the_family(families: list[str] | 
     covariance += process._scales.noise * np.eye(20)
     target = np.log(latency) - np.log(latency).mean()
     names = [str(row) for row in range(20)] if families is None else families
-    scores = []
+    scores, errors = [], []
     for row in range(20):
         rest = np.array([other for other in range(20) if names[other] != names[row]])
         cross = covariance[row, rest]
         solved = np.linalg.solve(covariance[np.ix_(rest, rest)], cross)
         off = target[row] - solved @ target[rest]
+        errors.append(abs(off))
         scores.append(abs(off) / np.sqrt(covariance[row, row] - solved @ cross))
     assert np.allclose(np.sort(scores), process.scores, rtol=1e-6)
+    assert process.left_out_error == pytest.approx(np.mean(errors))
 
 
 def test_the_gradient_of_the_likelihood() -> None:
