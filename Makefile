@@ -15,7 +15,7 @@ help: ## list the targets, in groups
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z-]*:.*## / {printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Set-up
-.PHONY: setup setup-farm setup-docs clean
+.PHONY: setup setup-farm setup-docs setup-gnn clean
 
 setup: .venv/.ready ## make .venv with the tested versions of everything
 
@@ -37,6 +37,14 @@ setup-docs: .venv/.docs-ready ## mkdocs and its plugins, into .venv
 
 .venv/.docs-ready: .venv/.ready constraints-docs.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r constraints-docs.txt
+	@touch $@
+
+setup-gnn: .venv/.gnn-ready ## torch and torch_geometric, into .venv; TORCH_FLAGS=--torch-backend=cpu for a small torch
+
+TORCH_FLAGS ?=
+
+.venv/.gnn-ready: .venv/.ready constraints-gnn.txt
+	@$(UV) pip install --quiet --python $(BIN)/python $(TORCH_FLAGS) --constraints constraints.txt -r constraints-gnn.txt
 	@touch $@
 
 clean: ## remove what the targets made
@@ -144,7 +152,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -169,6 +177,12 @@ bench-farm: setup ## how busy a controller keeps 8 to 1,000 boards, and what it 
 
 bench-fusion: setup ## fused pairs told from times alone, on simulated boards and this host's runtimes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fusion $(or $(BENCH_FLAGS),--write)
+
+bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
+	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
+
+bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
+	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)

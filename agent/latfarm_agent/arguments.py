@@ -240,8 +240,8 @@ def _add_board_arguments(command: argparse.ArgumentParser) -> None:
         "--simulate",
         type=Path,
         metavar="PROFILE",
-        help="offer a simulated board instead of this machine: npu, gpu or cpu, which are built "
-        "in, or the board that this file describes",
+        help="offer a simulated board instead of this machine: npu, gpu, cpu, branches or overlap, "
+        "which are built in, or the board that this file describes",
     )
     command.add_argument(
         "--adb",

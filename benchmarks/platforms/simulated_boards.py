@@ -7,13 +7,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from latfarm_agent.runtimes.simulated.built_in import NOISE, PROFILES
+from latfarm_agent.runtimes.simulated.built_in import BUILT_IN, NOISE, PROFILES
 
 __all__ = ["NOISE", "PROFILES", "profile", "write"]
 
 
 def profile(kind: str, *, noise: float = NOISE, seed: int = 0) -> dict[str, Any]:
-    """A board's profile: one of `PROFILES`, or "drawn", with tiles and rates drawn by `seed`."""
+    """A board's profile: a built-in one, or "drawn", with tiles and rates drawn by `seed`."""
     if kind == "drawn":
         draw = Random(f"board {seed}")
         found = dict(PROFILES[draw.choice(sorted(PROFILES))])
@@ -25,7 +25,7 @@ def profile(kind: str, *, noise: float = NOISE, seed: int = 0) -> dict[str, Any]
         for name in ("peak_macs_per_ms", "bandwidth_bytes_per_ms", "overhead_ms"):
             found[name] *= 4 ** draw.uniform(-1.0, 1.0)
     else:
-        found = dict(PROFILES[kind])
+        found = dict(BUILT_IN[kind])
     name = f"sim-{kind}{seed if kind == 'drawn' else ''}"
     return {"platform": name, "noise": noise, "session_noise": noise / 3, "seed": seed, **found}
 

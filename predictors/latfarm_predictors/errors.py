@@ -11,7 +11,12 @@ PredictorsError
 ├── NoBaselineError       a bundle is asked for a baseline that was not fitted with it
 ├── NoConfidenceError     a bundle without its measurements is asked for trust
 ├── NoEnergyError         a bundle that was made without energies is asked for energy
-└── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
+├── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
+├── PlatformUnknownError  a graph neural network has no head for the platform
+├── NoTorchError          training is asked for without torch
+└── CheckpointError       a checkpoint of a graph neural network cannot be read
+    ├── CheckpointDigestError   its content is not what was written
+    └── CheckpointShapeError    a parameter is missing, too many, or has another shape
 ```
 """
 
@@ -60,3 +65,23 @@ class NoEnergyError(PredictorsError):
 
 class NotEnoughDataError(PredictorsError):
     """There are fewer measurements than a fit or a calibration needs."""
+
+
+class PlatformUnknownError(PredictorsError):
+    """A graph neural network is asked for a platform that it has no head for."""
+
+
+class NoTorchError(PredictorsError):
+    """A graph neural network is to be trained where torch is not installed."""
+
+
+class CheckpointError(PredictorsError):
+    """A checkpoint of a graph neural network cannot be read, or has another format version."""
+
+
+class CheckpointDigestError(CheckpointError):
+    """The content of a checkpoint is not what was written."""
+
+
+class CheckpointShapeError(CheckpointError):
+    """A parameter of a checkpoint is missing, unknown, or of another shape than its options."""

@@ -140,6 +140,28 @@ def check_targets(
     return latency, variance
 
 
+def check_finite_targets(latency_ms: npt.ArrayLike, count: int, least: int) -> Array:
+    """Latencies of networks as an array of shape (n,).
+
+    Args:
+        latency_ms: latency of each network.
+        count: number of networks that there are features of.
+        least: the fewest networks that the model can be fitted to.
+
+    Raises:
+        NotEnoughDataError: there are fewer than `least` networks.
+        ValueError: there are not `count` latencies, or one is not positive and finite.
+    """
+    latency = np.asarray(latency_ms, dtype=np.float64)
+    if latency.shape != (count,):
+        raise ValueError(f"{count} networks, but latencies of shape {latency.shape}")
+    if count < least:
+        raise NotEnoughDataError(f"{count} networks, the fit needs {least}")
+    if not (np.isfinite(latency).all() and (latency > 0).all()):
+        raise ValueError("latencies must be positive and finite")
+    return latency
+
+
 def robust_sigma(residuals: Array) -> float:
     """Standard deviation of residuals, as their median absolute value says.
 

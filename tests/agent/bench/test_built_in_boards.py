@@ -9,7 +9,7 @@ from latfarm_agent.agent_config import AgentConfig
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import SimulatedBoard
 from latfarm_agent.errors import AgentUsageError
-from latfarm_agent.runtimes.simulated.built_in import PROFILES, built_in
+from latfarm_agent.runtimes.simulated.built_in import BUILT_IN, built_in
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.runtimes.simulated.runtime import SimulatedRuntime
 
@@ -18,7 +18,7 @@ def options(folder: Path) -> BenchOptions:
     return BenchOptions("toy", None, folder, config=AgentConfig())
 
 
-@pytest.mark.parametrize("kind", sorted(PROFILES))
+@pytest.mark.parametrize("kind", sorted(BUILT_IN))
 def test_each_is_a_board_with_a_platform_of_its_own(kind: str, tmp_path: Path) -> None:
     assert BoardProfile.read(Path(kind)) == BoardProfile.from_json(built_in(kind))
     board = SimulatedBoard(options(tmp_path), Path(kind), Path("/"))

@@ -13,6 +13,7 @@ from typing import Any, Mapping, Sequence
 from latfarm_agent.runtimes.base import LayerTime, RuntimeFailure
 from latfarm_agent.runtimes.simulated.chains import chains_of
 from latfarm_agent.runtimes.simulated.profile import BoardProfile, SimulatedTiles
+from latfarm_agent.runtimes.simulated.together import makespan_ms
 
 GraphJson = typing.Mapping[str, Any]
 
@@ -47,13 +48,41 @@ _MOVES = frozenset(
 
 def exact_latency_ms(graph: GraphJson, profile: BoardProfile) -> float:
     """Return the true latency of a model without noise: its kernels, its I/O and the call."""
-    latency_ms = profile.call_overhead_ms + sum(
-        layer.latency_ms for layer in exact_layers(graph, profile)
-    )
+    latency_ms = profile.call_overhead_ms + _running_ms(graph, profile)
     if profile.io_bytes_per_ms > 0:
         boundary = sum(_bytes(graph, name) for name in [*graph["inputs"], *graph["outputs"]])
         latency_ms += boundary / profile.io_bytes_per_ms
     return latency_ms
+
+
+def _running_ms(graph: GraphJson, profile: BoardProfile) -> float:
+    """Return the time in which all kernels of a model run.
+
+    It is the sum of `exact_layers`, unless the board runs kernels at the same time, or keeps what
+    the next kernel reads on the chip.
+    """
+    links = _Links(graph)
+    kernels = true_kernels(graph, profile)
+    times_ms = _read_again_ms(graph, kernels, links, profile)
+    for at, kernel in enumerate(kernels):
+        kept = _handed_on(graph, kernels[at - 1], kernel) if at and profile.overlap else 0
+        times_ms[at] += _kernel_ms(graph, kernel, links, profile, profile.overlap * kept)
+    if profile.streams == 1:
+        return sum(times_ms)
+    place = {index: at for at, kernel in enumerate(kernels) for index in kernel}
+    waits = [
+        {place[maker] for index in kernel for maker in links.makers[index]} - {at}
+        for at, kernel in enumerate(kernels)
+    ]
+    return makespan_ms(times_ms, waits, profile.streams, profile.sync_ms)
+
+
+def _handed_on(graph: GraphJson, before: Sequence[int], kernel: Sequence[int]) -> int:
+    """Return the bytes that a kernel reads of what the kernel before it has made."""
+    nodes = graph["nodes"]
+    made = {tensor for index in before for tensor in nodes[index]["outputs"] if tensor}
+    read = {tensor for index in kernel for tensor in nodes[index]["inputs"]}
+    return sum(_bytes(graph, tensor) for tensor in made & read)
 
 
 def exact_cold_ms(graph: GraphJson, profile: BoardProfile) -> float:
@@ -91,7 +120,7 @@ def exact_work_uj(graph: GraphJson, profile: BoardProfile) -> float:
 
 
 def exact_layers(graph: GraphJson, profile: BoardProfile) -> list[LayerTime]:
-    """Return the true time of each kernel, in the order of execution."""
+    """Return the true time of each kernel by itself, in the order of execution."""
     links = _Links(graph)
     nodes = graph["nodes"]
     kernels = true_kernels(graph, profile)
@@ -257,9 +286,14 @@ def _closes_cycle(
 
 
 def _kernel_ms(
-    graph: GraphJson, kernel: Sequence[int], links: _Links, profile: BoardProfile
+    graph: GraphJson,
+    kernel: Sequence[int],
+    links: _Links,
+    profile: BoardProfile,
+    spared_bytes: float = 0.0,
 ) -> float:
     macs, vector, moved = _kernel_work(graph, kernel, links, profile)
+    moved -= spared_bytes
     vector_rate = profile.vector_ops_per_ms or profile.peak_macs_per_ms
     compute_ms = macs / profile.peak_macs_per_ms + vector / vector_rate
     return profile.overhead_ms + max(compute_ms, moved / profile.bandwidth_bytes_per_ms)

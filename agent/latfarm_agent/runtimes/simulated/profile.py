@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Mapping
 
-from latfarm_agent.runtimes.simulated.built_in import PROFILES, built_in
+from latfarm_agent.runtimes.simulated.built_in import BUILT_IN, built_in
+
+MOST_STREAMS = 64
+"""Largest number of streams of a board; real ones have a few."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,11 @@ class BoardProfile:
             the cache, besides what kernels cost; 0: a board without such a cache.
         cold_bytes_per_ms: bytes of weights that a cold run reads per millisecond; 0: they cost
             nothing.
+        streams: number of kernels that can run at the same time, if none of them waits for another.
+            With one, a model takes the sum of its kernels.
+        sync_ms: time until a kernel on another stream sees the result of a kernel.
+        overlap: share of what a kernel reads from the kernel right before it that costs no
+            transfer, because it is still on the chip; 0: all of it is read.
         tiles: sizes to which work is rounded up.
         fused_pairs: pairs of (type of a kernel, op that joins it); the type of a kernel is its
             first op.
@@ -142,6 +150,9 @@ class BoardProfile:
     cold_bytes_per_ms: float = 0.0
     cache_bytes: float = 0.0
     cache_bytes_per_ms: float = 0.0
+    streams: int = 1
+    sync_ms: float = 0.0
+    overlap: float = 0.0
     tiles: SimulatedTiles = field(default_factory=SimulatedTiles)
     fused_pairs: frozenset[tuple[str, str]] = frozenset()
     fused_chains: tuple[tuple[str, ...], ...] = ()
@@ -210,11 +221,13 @@ class BoardProfile:
             "measure_ms",
             "cache_bytes",
             "cache_bytes_per_ms",
+            "sync_ms",
         ):
             if not getattr(profile, name) >= 0:
                 raise ValueError(f"{name}: must not be negative")
         if min(profile.tiles.out_channels, profile.tiles.in_channels, profile.tiles.width) < 1:
             raise ValueError("tiles: must be at least 1")
+        _check_together(profile)
         _check_core(profile)
         for name in ("multi_inbound", "multi_outbound"):
             if getattr(profile, name) not in (0, 1, 2):
@@ -229,12 +242,20 @@ class BoardProfile:
             OSError: the file cannot be read.
             ValueError: it is not a profile; the message names the file.
         """
-        if str(path) in PROFILES and not path.exists():
+        if str(path) in BUILT_IN and not path.exists():
             return BoardProfile.from_json(built_in(str(path)))
         try:
             return BoardProfile.from_json(json.loads(path.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _check_together(profile: BoardProfile) -> None:
+    """Raise a ValueError if kernels could not run together like that."""
+    if isinstance(profile.streams, bool) or profile.streams not in range(1, MOST_STREAMS + 1):
+        raise ValueError(f"streams: must be a whole number from 1 to {MOST_STREAMS}")
+    if not 0 <= profile.overlap <= 1:
+        raise ValueError("overlap: must be from 0 to 1")
 
 
 def _check_core(profile: BoardProfile) -> None:

@@ -1,0 +1,129 @@
+"""The results of the benchmark in one file, to which each finished fit is added at once.
+
+A run that was stopped continues where it stopped: what is in the file is not computed again. The
+settings of a run are part of the file, and other settings need another file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.gnn.network_intervals import NetworkIntervals
+from latfarm_predictors.whole_file import written_whole
+
+_STEAL = 7
+"""Position of the stolen time among the numbers of the first line of /proc/stat."""
+
+
+@dataclass(frozen=True)
+class BenchJob:
+    """One fit and what it is judged on.
+
+    Attributes:
+        table: the table that it belongs to: "families" or "cells".
+        source: name of the source.
+        row: the family that is left out, or the number of training networks.
+        method: name of the method.
+        seed: random seed.
+    """
+
+    table: str
+    source: str
+    row: str
+    method: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.table}/{self.source}/{self.row}/{self.method}/{self.seed}"
+
+
+class Results:
+    """The file of results.
+
+    Args:
+        path: the file; None keeps results in memory only.
+        settings: settings of the run, as plain JSON types.
+
+    Raises:
+        ValueError: the file holds results of other settings.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+        self._path = path
+        self._content: dict[str, Any] = {"settings": dict(settings), "sources": {}, "jobs": {}}
+        if path is not None and path.exists():
+            found = json.loads(path.read_text())
+            if found.get("settings") != json.loads(json.dumps(dict(settings))):
+                raise ValueError(f"{path} holds results of other settings; write another file")
+            self._content = found
+
+    def find(self, job: BenchJob) -> dict[str, Any] | None:
+        """What is known of a job; None if it is not done."""
+        found: dict[str, Any] | None = self._content["jobs"].get(job.key)
+        return found
+
+    def keep(self, job: BenchJob, record: Mapping[str, Any]) -> None:
+        """Add a finished job, and write the file."""
+        self._content["jobs"][job.key] = dict(record)
+        self._write()
+
+    def keep_source(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Note where networks come from."""
+        self._content["sources"][name] = dict(facts)
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            with written_whole(self._path, make_folder=True) as part:
+                part.write_text(json.dumps(self._content, indent=1, sort_keys=True) + "\n")
+
+
+def scored(found: NetworkIntervals, measured_ms: Array) -> dict[str, Any]:
+    """The figures of predictions: MAPE, Acc(10 %), coverage and width of intervals, all errors."""
+    scores = evaluate(found.latency_ms, measured_ms)
+    inside = (found.low_ms <= measured_ms) & (measured_ms <= found.high_ms)
+    width = (found.high_ms - found.low_ms) / measured_ms
+    return {
+        "count": scores.count,
+        "mape": scores.mean_ape,
+        "within10": scores.within10,
+        "kendall": None if scores.kendall != scores.kendall else scores.kendall,
+        "coverage": float(inside.mean()),
+        "width": float(np.median(width)),
+        "promised": found.promised,
+        "errors": [round(float(e), 6) for e in np.abs(found.latency_ms / measured_ms - 1.0)],
+    }
+
+
+class HostWatch:
+    """Load and stolen time of the host since it was made; unknown figures are None."""
+
+    def __init__(self) -> None:
+        self._before = _ticks()
+
+    def told(self) -> dict[str, float | None]:
+        """The load of the last minute, and the share of time that the hypervisor took."""
+        after = _ticks()
+        passed = [b - a for a, b in zip(self._before, after, strict=False)]
+        known = len(passed) > _STEAL and sum(passed) > 0
+        steal = round(passed[_STEAL] / sum(passed), 4) if known else None
+        return {"load_1m": round(os.getloadavg()[0], 2), "steal_share": steal}
+
+
+def _ticks() -> Sequence[int]:
+    """Processor time by kind since the host started; empty where it is not told."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return [int(each) for each in file.readline().split()[1:]]

@@ -1,0 +1,111 @@
+"""Networks on simulated boards, whose true latencies are computed, with the boards' noise.
+
+Two of the built-in boards do not take the sum of their kernels: `branches` and `overlap`. Only on
+such boards can a corrector of sums show what it is worth. Latencies come from the boards' cost
+model itself, without a farm: the board draws the same noise when it is asked over gRPC.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
+from latfarm_controller.zoo.draws.variants import variant
+from latfarm_predictors.errors import GraphError
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion_search import split
+from latfarm_predictors.samples import KernelSample
+
+from benchmarks.gnn.networks import BenchNetwork, KernelData, Source
+from benchmarks.platforms import simulated_boards
+
+FAMILIES = (
+    *("resnet18", "vgg11", "efficientnet-b0", "mobilenet-v2", "mobilenet-v3-large", "mnasnet-b1"),
+    *("alexnet", "squeezenet1.0", "googlenet", "nasbench201"),
+)
+"""The ten families of NNLQP's Table 3, by a member of each."""
+PASSES = 2
+"""Number of passes over the networks, on different occasions."""
+RUNS = 50
+"""Number of runs in a pass: as many as in NNLQP, section 8.1."""
+
+
+def source_of(kind: str, per_family: int, kernels: int, families: Sequence[str]) -> Source:
+    """Networks of some families on a simulated board.
+
+    Args:
+        kind: name of a built-in board.
+        per_family: number of networks of each family.
+        kernels: number of different kernels that are measured for predictors of kernels.
+        families: names of families of the zoo.
+    """
+    data = simulated_boards.profile(kind)
+    profile = BoardProfile.from_json(data)
+    networks = []
+    for family in families:
+        number = kept = 0
+        while kept < per_family:
+            number += 1
+            try:
+                graph = variant(family, number, rule="nn-meter", label=f"{family}-{number}")
+            except GraphError:
+                continue
+            passes = tuple(_measured_ms(graph, profile, at) for at in range(PASSES))
+            networks.append(BenchNetwork(graph, family, passes))
+            kept += 1
+
+    def measured(seen: Sequence[BenchNetwork], seed: int) -> KernelData:
+        return _kernels(seen, profile, data, kernels, seed)
+
+    note = "a simulated board: its truth is a cost model"
+    facts = {"noise": profile.noise, "session_noise": profile.session_noise, "passes": PASSES}
+    return Source(f"sim-{kind}", profile.platform, note, networks, measured, facts)
+
+
+def _measured_ms(graph: Graph, profile: BoardProfile, occasion: int) -> float:
+    """What a pass tells: the true latency with the noise of a session and of its runs' mean."""
+    draw = random.Random(f"{profile.platform} {hash_of(graph)} {occasion}")
+    sigma = math.hypot(profile.session_noise, profile.noise / math.sqrt(RUNS))
+    exact_ms: float = exact_latency_ms(graph.to_json(), profile)
+    return exact_ms * math.exp(draw.gauss(0.0, sigma))
+
+
+def _kernels(
+    seen: Sequence[BenchNetwork],
+    profile: BoardProfile,
+    data: dict[str, Any],
+    count: int,
+    seed: int,
+) -> KernelData:
+    """Different kernels of some networks, drawn at random, each measured as a model of its own."""
+    pairs = {(first, second): "fused" for first, second in data["fused_pairs"]}
+    rules = FusionRules.from_json(
+        {
+            **FusionRules().to_json(),
+            "platform": profile.platform,
+            "pairs": {f"{first}+{second}": verdict for (first, second), verdict in pairs.items()},
+            "multi_inbound": profile.multi_inbound,
+            "multi_outbound": profile.multi_outbound,
+        }
+    )
+    draw = random.Random(f"kernels {seed}")
+    order = list(seen)
+    draw.shuffle(order)
+    found: dict[str, KernelSample] = {}
+    for network in order:
+        kernels = split(network.graph, rules)
+        draw.shuffle(kernels)
+        for kernel in kernels[: max(2, count // 50)]:
+            if kernel.kernel_id not in found:
+                latency_ms = _measured_ms(kernel.graph, profile, 0)
+                found[kernel.kernel_id] = KernelSample(kernel, latency_ms, 0.01 * latency_ms)
+        if len(found) >= count:
+            break
+    samples = list(found.values())[:count]
+    return KernelData(samples, rules, profile.call_overhead_ms)
