@@ -11,7 +11,8 @@ PredictorsError
 ├── NoBaselineError       a bundle is asked for a baseline that was not fitted with it
 ├── NoConfidenceError     a bundle without its measurements is asked for trust
 ├── NoEnergyError         a bundle that was made without energies is asked for energy
-└── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
+├── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
+└── TransferError         latencies of other boards contradict themselves
 ```
 """
 
@@ -60,3 +61,7 @@ class NoEnergyError(PredictorsError):
 
 class NotEnoughDataError(PredictorsError):
     """There are fewer measurements than a fit or a calibration needs."""
+
+
+class TransferError(PredictorsError):
+    """Latencies of other boards contradict themselves: shapes, names or values."""
