@@ -151,14 +151,29 @@ def left_out(
                     yield judged
 
 
-def judge(table: LatencyTable, row: int, models: Models, how: LeaveOut) -> LeftOut | None:
-    """Predict one row of a table from probes; None if it has too few networks."""
+def judge(
+    table: LatencyTable,
+    row: int,
+    models: Models,
+    how: LeaveOut,
+    candidates: npt.NDArray[np.bool_] | None = None,
+) -> LeftOut | None:
+    """Predict one row of a table from probes; None if it has too few networks.
+
+    Args:
+        table: with the row.
+        row: its place.
+        models: fitted to rows of other boards.
+        how: the number of probes, and whether other configurations of the board are known.
+        candidates: which networks may be probes, shape (P,); None: all.
+    """
     truth = table.latencies_ms[row]
     others = configurations_of(table, row) if how.siblings else table.latencies_ms[:0]
     if how.siblings and not len(others):
         return None
     measured = ~np.isnan(truth)
-    probes = np.array(models.plan(how.probes, measured, others), dtype=np.intp)
+    allowed = measured if candidates is None else measured & candidates
+    probes = np.array(models.plan(how.probes, allowed, others), dtype=np.intp)
     if len(probes) < LEAST_PROBES:
         return None
     found = models.predict(probes, truth[probes], others)

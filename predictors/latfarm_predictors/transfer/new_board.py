@@ -34,9 +34,8 @@ SETTINGS_OF_AMOUNTS = tuple(
         other_kind=1.0,
         likeness=0.0,
         rest=rest,
-        amounts=amounts,
     )
-    for noise, rest, amounts in product((0.05, 0.1), (0.0, 0.5), (0.1, 0.3))
+    for noise, rest in product((0.05, 0.1), (0.0, 0.3))
 )
 """The settings to choose from where amounts of work are known."""
 

@@ -65,7 +65,7 @@ class Prior:
         spread = np.linalg.inv(np.eye(some.shape[1]) + (some.T * precision) @ some)
         pull = some.T @ (precision * residual)
         mean = self.mean + self.factors @ (spread @ pull)
-        variance = np.einsum("ij,jk,ik->i", self.factors, spread, self.factors) + self.own
+        variance = ((self.factors @ spread) * self.factors).sum(axis=1) + self.own
         # deviations may be greater or smaller on this board than on others (Student's t)
         surprise = float(precision @ residual**2 - pull @ spread @ pull)
         size = (PRIOR_PROBES + max(surprise, 0.0)) / (PRIOR_PROBES + len(probes))
@@ -96,8 +96,8 @@ class Prior:
     def _gain(self, spread: Array) -> Array:
         """By how much a probe of each network reduces the summed variance, shape (P,)."""
         moved = self.factors @ spread
-        shared = np.einsum("ij,ij->i", moved, self.factors)
-        reduced = np.einsum("ij,jk,ik->i", moved, self.factors.T @ self.factors, moved)
+        shared = (moved * self.factors).sum(axis=1)
+        reduced = ((moved @ (self.factors.T @ self.factors)) * moved).sum(axis=1)
         return np.asarray(
             (reduced + 2.0 * self.own * shared + self.own**2) / (shared + self.own + self.noise)
         )
@@ -147,7 +147,7 @@ def fit_rest(
         The prior, whose last factor is the speed of the board, and the deviations without gaps,
         shape (n, P).
     """
-    count, networks = values.shape
+    networks = values.shape[1]
     speed = np.full((networks, 1), SPEED_SIGMA)
     total = weights.sum() + prior_rows
     prior = Prior(np.zeros(networks), speed, np.full(networks, own_sigma**2), noise)

@@ -84,6 +84,18 @@ class LatencyTable:
             self.amounts,
         )
 
+    def of_networks(self, columns: npt.NDArray[np.intp]) -> LatencyTable:
+        """The table with only some networks, given by their places."""
+        return LatencyTable(
+            self.platforms,
+            self.boards,
+            self.groups,
+            self.kinds,
+            tuple(self.networks[place] for place in columns.tolist()),
+            self.latencies_ms[:, columns],
+            self.amounts[columns] if self.amounts.size else self.amounts,
+        )
+
     def without_group(self, group: str) -> LatencyTable:
         """The table without the rows of a group."""
         return self.kept(np.array([name != group for name in self.groups], dtype=bool))

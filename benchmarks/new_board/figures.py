@@ -1,0 +1,104 @@
+"""Figures of a transfer to left-out platforms, with intervals by resampling whole boards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from latfarm_predictors.evaluate import kendall_tau
+from latfarm_predictors.features.table import Array
+from latfarm_predictors.transfer.left_out import LeftOut
+
+RESAMPLES = 1000
+"""Number of bootstrap samples."""
+EDGE = 1e-12
+"""Rounding must not move a case such as 1.1 / 1.0 over the boundary."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdict on one platform, left out with one seed.
+
+    Attributes:
+        group: what was left out together, and is resampled together.
+        kind: of the platform.
+        platform: its name.
+        count: number of judged networks.
+        within10: number of predictions within 10 % of the measurement.
+        ape_sum: sum of the absolute relative errors.
+        tau: Kendall's tau over the judged networks.
+        covered: number of measurements inside the 90 % interval; NaN without intervals.
+        widths: width of each interval as a share of the measurement, shape (count,).
+    """
+
+    group: str
+    kind: str
+    platform: str
+    count: int
+    within10: int
+    ape_sum: float
+    tau: float
+    covered: float
+    widths: Array
+
+
+def judged(group: str, kind: str, left: LeftOut, factor: float = float("nan")) -> Judged:
+    """The verdict on a platform.
+
+    Args:
+        group: its group.
+        kind: its kind.
+        left: what was predicted for it.
+        factor: half-width of the 90 % intervals in sigma; NaN: there are none.
+    """
+    relative = np.abs(np.expm1(left.errors))
+    reach = factor * left.sigma
+    widths = np.exp(left.errors) * (np.exp(reach) - np.exp(-reach))
+    inside = float((np.abs(left.errors) <= reach).sum()) if factor == factor else factor
+    return Judged(
+        group,
+        kind,
+        left.platform,
+        len(relative),
+        int((relative <= 0.1 + EDGE).sum()),
+        float(relative.sum()),
+        kendall_tau(left.log_ms, left.log_ms - left.errors),
+        inside,
+        widths,
+    )
+
+
+def figures(found: Sequence[Judged]) -> dict[str, Any]:
+    """All figures of some verdicts, each with its 95 % interval over boards."""
+    groups = sorted({each.group for each in found})
+    by_group = [[each for each in found if each.group == group] for group in groups]
+    told: dict[str, Any] = {
+        "boards": len(groups),
+        "platforms": len({each.platform for each in found}),
+    }
+    measures: dict[str, Callable[[Sequence[Judged]], float]] = {
+        "within10_percent": lambda some: 100.0 * _share(some, "within10"),
+        "mape_percent": lambda some: 100.0 * _share(some, "ape_sum"),
+        "kendall": lambda some: float(np.mean([each.tau for each in some])),
+        "coverage_90_percent": lambda some: 100.0 * _share(some, "covered"),
+    }
+    draws = np.random.default_rng(0).integers(0, len(groups), (RESAMPLES, len(groups)))
+    for name, measure in measures.items():
+        value = measure(found)
+        if value != value:
+            continue
+        samples = [measure([each for g in draw for each in by_group[g]]) for draw in draws.tolist()]
+        low, high = np.percentile(samples, (2.5, 97.5))
+        told[name] = round(value, 3)
+        told[f"{name}_interval"] = [round(float(low), 3), round(float(high), 3)]
+    widths = np.concatenate([each.widths for each in found])
+    if not np.isnan(widths).all():
+        told["median_width_percent"] = round(100.0 * float(np.median(widths)), 1)
+    return told
+
+
+def _share(found: Sequence[Judged], name: str) -> float:
+    """The sum of an attribute, divided by the number of judged networks."""
+    return float(sum(getattr(each, name) for each in found) / sum(each.count for each in found))
