@@ -16,7 +16,7 @@ from latfarm_predictors.features.table import Array
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.slow_core import SlowCore
 from latfarm_predictors.transfer.left_out import LeaveOut, configurations_of
-from latfarm_predictors.transfer.model import LEAST_ROWS
+from latfarm_predictors.transfer.model import LEAST_PROBES, LEAST_ROWS
 from latfarm_predictors.transfer.new_board import BoardAnswers, NewBoard, TransferOptions
 from latfarm_predictors.transfer.table import LatencyTable
 
@@ -166,7 +166,10 @@ def transfer_to(rows: KnownRows, platform: str, probes: int) -> PlatformTransfer
             f"{platform}: a transfer needs networks that were measured on {LEAST_ROWS} other "
             f"platforms of the kind {kind}; measure the same models there with latfarm query"
         )
-    fitted = NewBoard.fit(known, kind, TransferOptions(LeaveOut(probes=probes)))
+    # boards that are left out need networks beside their probes, by which they are judged
+    fewer = min(probes, max(LEAST_PROBES, len(known.networks) // 2))
+    how = LeaveOut(probes=fewer, siblings=True)
+    fitted = NewBoard.fit(known, kind, TransferOptions(how))
     others = len(known.platforms) + len(configurations)
     return PlatformTransfer(platform, fitted, configurations, rows.probes_ms(platform), others)
 

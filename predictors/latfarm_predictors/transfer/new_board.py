@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -40,17 +40,22 @@ SETTINGS_OF_AMOUNTS = tuple(
 """The settings to choose from where amounts of work are known."""
 
 
+WITH_SIBLINGS = LeaveOut(siblings=True)
+"""The default: five parts, and other configurations of a board may be known."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransferOptions:
     """How a predictor of new boards is fitted.
 
     Attributes:
-        how: how boards are left out, to choose the settings and to calibrate intervals.
+        how: how boards are left out, to choose the settings and to calibrate intervals. Its
+            `siblings` says whether other configurations of a board may be known.
         settings: to choose from; empty: `SETTINGS`, or `SETTINGS_OF_AMOUNTS` where amounts are
             known.
     """
 
-    how: LeaveOut = field(default_factory=LeaveOut)
+    how: LeaveOut = WITH_SIBLINGS
     settings: tuple[TransferSettings, ...] = ()
 
 
@@ -113,7 +118,7 @@ class NewBoard:
         tried = [list(left_out(table, kind, each, alone)) for each in choices]
         best = min(range(len(choices)), key=lambda place: loss(tried[place]))
         siblings = _sibling_scores(table, kind, choices[best], options.how)
-        models = Models.fit(table, kind, choices[best], siblings=True)
+        models = Models.fit(table, kind, choices[best], siblings=options.how.siblings)
         return NewBoard(table, choices[best], models, scores(tried[best]), siblings)
 
     def plan(
@@ -191,6 +196,7 @@ def _sibling_scores(
     table: LatencyTable, kind: str, settings: TransferSettings, how: LeaveOut
 ) -> Array:
     """Scores with known configurations; none where no board has two of them."""
-    if len(set(zip(table.boards, table.kinds, strict=True))) == len(table.boards):
+    pairs = set(zip(table.boards, table.kinds, strict=True))
+    if not how.siblings or len(pairs) == len(table.boards):
         return np.zeros(0)
-    return scores(list(left_out(table, kind, settings, replace(how, siblings=True))))
+    return scores(list(left_out(table, kind, settings, how)))
