@@ -20,13 +20,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from latfarm_predictors.errors import NotEnoughDataError
+from latfarm_predictors.features.table import Array
 from latfarm_predictors.intervals import widened_quantile
 from latfarm_predictors.transfer.left_out import (
     LeaveOut,
@@ -59,13 +60,29 @@ TARGETS = {
 }
 """Targets by table and part; errors shall be lower, all others higher."""
 
-Candidates = npt.NDArray[np.bool_] | None
+
+@dataclass(frozen=True)
+class Cells:
+    """What is known of NASBench-201's cells beside their latencies; arrays have shape (P,).
+
+    Attributes:
+        candidates: which may be probes.
+        flops: their FLOPs up to a factor.
+    """
+
+    candidates: npt.NDArray[np.bool_]
+    flops: Array
 
 
 def transfer(
-    table: LatencyTable, kind: str, how: LeaveOut, options: TransferOptions, candidates: Candidates
+    table: LatencyTable,
+    kind: str,
+    how: LeaveOut,
+    options: TransferOptions,
+    cells: Cells | None = None,
 ) -> Iterator[Judged]:
     """The verdicts on all platforms of a kind, each left out with its group."""
+    candidates, flops = (cells.candidates, cells.flops) if cells else (None, None)
     for fold in folds(table, kind, how):
         others = table.kept(np.array([name not in fold for name in table.groups], dtype=bool))
         try:
@@ -77,17 +94,34 @@ def transfer(
         for row in _rows(table, kind, fold):
             left = judge(table, row, board.models, how, candidates)
             if left is not None:
-                yield judged(table.groups[row], kind, left, factor)
+                yield judged(table.groups[row], kind, left, factor, flops)
 
 
 def speed_alone(
-    table: LatencyTable, kind: str, how: LeaveOut, candidates: Candidates
+    table: LatencyTable,
+    kind: str,
+    how: LeaveOut,
+    cells: Cells | None = None,
+    *,
+    by_flops: bool = False,
 ) -> Iterator[Judged]:
-    """A baseline: the typical latencies of other boards, times one factor from the same probes."""
+    """A baseline: the typical latencies of other boards, times one factor from the same probes.
+
+    Args:
+        table: all boards.
+        kind: of the platforms to judge.
+        how: how boards are left out.
+        cells: what is known of the networks.
+        by_flops: take the FLOPs of the cells in the place of typical latencies.
+    """
+    candidates, flops = (cells.candidates, cells.flops) if cells else (None, None)
     for fold in folds(table, kind, how):
         others = table.kept(np.array([name not in fold for name in table.groups], dtype=bool))
         models = Models.fit(others, kind, PLAIN[0], siblings=False)
         typical = np.log(models.alone.seen.typical_ms)
+        if by_flops:
+            assert flops is not None
+            typical = np.log(flops)
         for row in _rows(table, kind, fold):
             if how.siblings and not len(configurations_of(table, row)):
                 continue
@@ -98,7 +132,7 @@ def speed_alone(
                 log_ms = typical[left.judged] + speed
                 errors = log_ms - truth[left.judged]
                 plain = LeftOut(left.platform, left.probes, left.judged, log_ms, errors, left.sigma)
-                yield judged(table.groups[row], kind, plain)
+                yield judged(table.groups[row], kind, plain, flops=flops)
 
 
 def _rows(table: LatencyTable, kind: str, fold: set[str]) -> Iterator[int]:
@@ -127,7 +161,7 @@ def ncnn(
         inner = replace(how, folds=4, seed=seed + 100)
         for kind in ("cpu", "gpu"):
             tried = {
-                "speed of the board alone": speed_alone(table, kind, how, None),
+                "speed of the board alone": speed_alone(table, kind, how),
                 "Gaussian process": transfer(table, kind, how, TransferOptions(inner, PLAIN), None),
                 "latfarm": transfer(table, kind, how, TransferOptions(inner), None),
             }
@@ -151,15 +185,15 @@ def nasbench(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     for seed in seeds:
         drawn = np.random.default_rng(seed).permutation(len(whole.networks))[:CELLS]
         table = whole.of_networks(drawn)
-        candidates = np.arange(CELLS) < CANDIDATES
+        cells = Cells(np.arange(CELLS) < CANDIDATES, data.flops_of(table))
         how = LeaveOut(PROBES["nasbench"], folds=len(set(whole.groups)), seed=seed)
         without = replace(table, amounts=np.zeros((0, 0)))
+        plain = TransferOptions(how, PLAIN)
         tried = {
-            "speed of the device alone": speed_alone(without, "device", how, candidates),
-            "Gaussian process": transfer(
-                without, "device", how, TransferOptions(how, PLAIN), candidates
-            ),
-            "latfarm": transfer(table, "device", how, TransferOptions(how), candidates),
+            "FLOPs": speed_alone(without, "device", how, cells, by_flops=True),
+            "speed of the device alone": speed_alone(without, "device", how, cells),
+            "Gaussian process": transfer(without, "device", how, plain, cells),
+            "latfarm": transfer(table, "device", how, TransferOptions(how), cells),
         }
         for name, verdicts in tried.items():
             found.setdefault(name, []).extend(verdicts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from latfarm_predictors.evaluate import kendall_tau
+from latfarm_predictors.evaluate import kendall_tau, kendall_within_bands
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.transfer.left_out import LeftOut
 
@@ -29,6 +29,7 @@ class Judged:
         within10: number of predictions within 10 % of the measurement.
         ape_sum: sum of the absolute relative errors.
         tau: Kendall's tau over the judged networks.
+        band_tau: Kendall's tau among networks of about equal FLOPs; NaN where these are not known.
         covered: number of measurements inside the 90 % interval; NaN without intervals.
         widths: width of each interval as a share of the measurement, shape (count,).
     """
@@ -40,11 +41,18 @@ class Judged:
     within10: int
     ape_sum: float
     tau: float
+    band_tau: float
     covered: float
     widths: Array
 
 
-def judged(group: str, kind: str, left: LeftOut, factor: float = float("nan")) -> Judged:
+def judged(
+    group: str,
+    kind: str,
+    left: LeftOut,
+    factor: float = float("nan"),
+    flops: Array | None = None,
+) -> Judged:
     """The verdict on a platform.
 
     Args:
@@ -52,10 +60,15 @@ def judged(group: str, kind: str, left: LeftOut, factor: float = float("nan")) -
         kind: its kind.
         left: what was predicted for it.
         factor: half-width of the 90 % intervals in sigma; NaN: there are none.
+        flops: FLOPs of all networks up to a factor, shape (P,); None: not known.
     """
     relative = np.abs(np.expm1(left.errors))
     reach = factor * left.sigma
     widths = np.exp(left.errors) * (np.exp(reach) - np.exp(-reach))
+    truth = left.log_ms - left.errors
+    band_tau = float("nan")
+    if flops is not None:
+        band_tau = kendall_within_bands(left.log_ms, truth, flops[left.judged])
     inside = float((np.abs(left.errors) <= reach).sum()) if factor == factor else factor
     return Judged(
         group,
@@ -64,7 +77,8 @@ def judged(group: str, kind: str, left: LeftOut, factor: float = float("nan")) -
         len(relative),
         int((relative <= 0.1 + EDGE).sum()),
         float(relative.sum()),
-        kendall_tau(left.log_ms, left.log_ms - left.errors),
+        kendall_tau(left.log_ms, truth),
+        band_tau,
         inside,
         widths,
     )
@@ -94,14 +108,22 @@ def figures(found: Sequence[Judged]) -> dict[str, Any]:
 def _sums(found: Sequence[Judged], groups: Sequence[str]) -> dict[str, tuple[Array, Array]]:
     """For each figure, by group, the sum and what it is divided by; both of shape (groups,)."""
     place = {group: number for number, group in enumerate(groups)}
-    columns = np.zeros((6, len(groups)))
+    columns = np.zeros((7, len(groups)))
     for each in found:
-        values = (each.within10, each.ape_sum, each.tau, each.covered, each.count, 1.0)
-        columns[:, place[each.group]] += values
-    within, ape, tau, covered, networks, platforms = columns
+        columns[:, place[each.group]] += (
+            each.within10,
+            each.ape_sum,
+            each.tau,
+            each.band_tau,
+            each.covered,
+            each.count,
+            1.0,
+        )
+    within, ape, tau, band_tau, covered, networks, platforms = columns
     return {
         "within10_percent": (100.0 * within, networks),
         "mape_percent": (100.0 * ape, networks),
         "kendall": (tau, platforms),
+        "kendall_of_equal_flops": (band_tau, platforms),
         "coverage_90_percent": (100.0 * covered, networks),
     }
