@@ -137,12 +137,12 @@ def estimate_many(
                 missed[place] = end
             else:
                 yield _told(names[place], questions[place], end)
-    for place, end in predictions(questions, missed, coverage).items():
+    for place, answer in predictions(questions, missed, coverage).items():
         platform = questions[place].platform
-        if isinstance(end, Exception):
-            yield Estimate(names[place], platform, error=end)
+        if isinstance(answer, Exception):
+            yield Estimate(names[place], platform, error=answer)
         else:
-            yield _predicted(names[place], platform, end)
+            yield _predicted(names[place], platform, answer)
 
 
 def predictions(

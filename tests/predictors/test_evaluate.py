@@ -40,9 +40,9 @@ def test_kendall_agrees_with_scipy_ties_included() -> None:
         a, b = rng.integers(0, 8, 30), rng.integers(0, 8, 30)
         assert kendall_tau(a, b) == pytest.approx(kendalltau(a, b).statistic)
     for count, values in ((2, 3), (3, 2), (100, 2), (257, 1000)):
-        a, b = rng.integers(0, values, count), rng.normal(size=count).round(1)
-        expected = kendalltau(a, b).statistic
-        assert kendall_tau(a, b) == pytest.approx(expected, nan_ok=True)
+        few, many = rng.integers(0, values, count), rng.normal(size=count).round(1)
+        expected = kendalltau(few, many).statistic
+        assert kendall_tau(few, many) == pytest.approx(expected, nan_ok=True)
 
 
 def test_kendall_is_undefined_for_constants_and_for_nan() -> None:

@@ -96,7 +96,7 @@ class Models:
         """The probes; see `TransferModel.plan`. `configurations` is as in `predict`."""
         if self.relative is None or not len(configurations):
             return self.alone.plan(count, candidates)
-        shared = ~np.isnan(configurations).all(axis=0)
+        shared = np.asarray((~np.isnan(configurations)).any(axis=0))
         allowed = shared if candidates is None else shared & candidates
         chosen = self.relative.plan(count, allowed)
         if len(chosen) < count:

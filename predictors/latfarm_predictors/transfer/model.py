@@ -61,7 +61,7 @@ class TransferModel:
         rows = rows & (~np.isnan(table.latencies_ms)).any(axis=1)
         weights = _weights(table, same, settings.other_kind)[rows]
         latencies = table.latencies_ms[rows]
-        known = (~np.isnan(latencies)).any(axis=0)
+        known = np.asarray((~np.isnan(latencies)).any(axis=0))
         latencies = np.where(known, latencies, 1.0)  # columns without any value are never used
         seen = deviations(latencies, weights, table.amounts, ratio=settings.ratio)
         noise = settings.noise**2

@@ -107,7 +107,7 @@ def compact(factors: Array) -> Array:
     """Factors with the same covariance in the least number of columns; shape (P, q)."""
     if factors.shape[1] <= factors.shape[0]:
         return factors
-    return np.asarray(np.linalg.qr(factors.T, mode="r").T)
+    return np.asarray(np.linalg.qr(factors.T).R.T)
 
 
 def fill(values: Array, prior: Prior) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ def test_boards_of_ncnn(tmp_path: Path) -> None:
     (tmp_path / data.CSV).write_text(HEADER + ROWS)
     table = data.ncnn(tmp_path, siblings=True)
     assert table.kinds == ("cpu", "gpu", "cpu", "cpu", "cpu")
-    assert table.groups[:4] == ("RK3588",) * 4
+    assert table.groups[:3] == ("RK3588",) * 3
     assert table.boards[2] == "Board B (RK3588s)"
     assert table.latencies_ms[0].tolist() == [10.0, 50.0]
     assert np.isnan(table.latencies_ms[1, 1])
