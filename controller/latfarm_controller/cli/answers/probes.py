@@ -12,7 +12,7 @@ from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from latfarm_predictors.measurement import Measurement
     from latfarm_predictors.transfer.new_board import BoardAnswers
@@ -27,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
-    Predict a platform without a bundle from a few measured networks.
+    Predict a platform without a bundle from few networks.
 
     A probe is a network that other platforms of the farm have measured, too. A few probes tell how
     the platform differs from these. A bundle (latfarm characterize) predicts any network, and more
@@ -93,12 +93,7 @@ def plan(
     with controller(wait_s) as client:
         rows = _rows(client)
         transfer = transfer_to(rows, platform, count)
-        planned = transfer.plan(count)
-        told: list[dict[str, Any]] = [
-            {"graph_hash": name, "network": rows.names[name], "latency_ms": None}
-            | _stored(transfer, name)
-            for name in planned
-        ]
+        told = _planned(rows, transfer, count)
         if measure:
             code = _measure(client, platform, told, survey=survey)
     if as_json:
@@ -166,7 +161,13 @@ def predict(
     answers = _answers(found, rows, wanted, platform, coverage)
     if as_json:
         output.json_text({"platform": platform, "others": transfer.others, "answers": answers})
-        return code
+    else:
+        _show(answers, calibrated=found.calibrated)
+    return code
+
+
+def _show(answers: Sequence[dict[str, Any]], *, calibrated: bool) -> None:
+    """Print the answers as a table."""
     output.table(
         "",
         ["network", "ms", "interval", "from"],
@@ -180,12 +181,11 @@ def predict(
             for each in answers
         ],
     )
-    if not found.calibrated:
+    if not calibrated:
         output.err().print(
             "the intervals are uncalibrated: too few other boards have measured these networks",
             style="yellow",
         )
-    return code
 
 
 def _rows(client: ControllerClient) -> KnownRows:
@@ -211,10 +211,16 @@ def _rows(client: ControllerClient) -> KnownRows:
     return rows_of(sorted(found, key=lambda each: -each[0].told_at_s))
 
 
-def _stored(transfer: PlatformTransfer, name: str) -> dict[str, float]:
-    """The latency of a probe, if the platform has it already."""
-    known = transfer.probes_ms.get(name)
-    return {} if known is None else {"latency_ms": known}
+def _planned(rows: KnownRows, transfer: PlatformTransfer, count: int) -> list[dict[str, Any]]:
+    """The probes as plain JSON types, with the latency of those that the platform has already."""
+    return [
+        {
+            "graph_hash": name,
+            "network": rows.names[name],
+            "latency_ms": transfer.probes_ms.get(name),
+        }
+        for name in transfer.plan(count)
+    ]
 
 
 def _measure(
