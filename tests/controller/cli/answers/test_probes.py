@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_controller.api.client import ControllerClient
+from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import load_config
+from latfarm_controller.errors import ControllerError
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -111,3 +114,40 @@ def test_probes_are_measured_by_ordinary_queries(latfarm: Latfarm) -> None:
     assert sum(value is not None for value in measured_ms) == 4
     lines = ended.err.splitlines()
     assert len([line for line in lines if "unknown platform" in line]) == 4
+
+
+@pytest.mark.usefixtures("farm")
+def test_only_missing_probes_are_measured(
+    latfarm: Latfarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Question] = []
+    stored = ControllerClient.query_many
+
+    def answered(
+        client: ControllerClient, questions: Sequence[Question]
+    ) -> Iterator[tuple[int, Found | ControllerError]]:
+        """A board that measures everything in 3 ms; the store answers as always."""
+        if not questions[0].measure:
+            yield from stored(client, questions)
+            return
+        asked.extend(questions)
+        for place, question in enumerate(questions):
+            made = Measurement(
+                f"new{place}",
+                question.graph_hash,
+                question.platform,
+                "query",
+                Outcome.OK,
+                latency_ms=3.0,
+            )
+            yield place, Found(made, hit=False)
+
+    monkeypatch.setattr(ControllerClient, "query_many", answered)
+    ended = latfarm("probes", "plan", "-p", NEW, "--count", "8", "--measure", "--survey", "--json")
+    assert ended.code == 0, ended
+    probes = json.loads(ended.out)["probes"]
+    assert sum(probe["latency_ms"] == 3.0 for probe in probes) == 4
+    assert all(probe["latency_ms"] is not None for probe in probes)
+    assert {question.tier for question in asked} == {"survey"}
+    assert {question.platform for question in asked} == {NEW}
+    assert all(question.graph is not None for question in asked)
