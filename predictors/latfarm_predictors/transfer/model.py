@@ -105,7 +105,9 @@ class TransferModel:
         speed = float(shares.mean() if ratio else np.exp(np.log(shares).mean()))
         values = shares / speed - 1.0 if ratio else np.log(shares / speed)
         found = self.prior.posterior(probes, values)
-        mean, sigma = found.mean, found.sigma
+        mean = found.mean
+        # a board whose probes deviate much is noisier, too
+        sigma = np.sqrt(found.sigma**2 + found.size * self.prior.noise)
         if self.settings.likeness > 0.0:
             over = left_over(self.rest, self.seen.rest, self.filled, probes)
             mean = mean + self.settings.rest * correction(
@@ -119,7 +121,6 @@ class TransferModel:
         if ratio:
             share = np.maximum(1.0 + mean, LEAST_SHARE)
             mean, sigma = np.log(share), sigma / np.maximum(share, 0.1)
-        sigma = np.sqrt(sigma**2 + self.prior.noise)
         log_ms = np.log(speed * self.seen.typical_ms) + mean
         nothing = ~self.known
         return Transferred(np.where(nothing, np.nan, log_ms), np.where(nothing, np.nan, sigma))

@@ -31,10 +31,13 @@ class Posterior(NamedTuple):
     Attributes:
         mean: expected deviations, shape (P,).
         sigma: their standard deviations, shape (P,).
+        size: how many times greater the variances are on this board than on others, measured by
+            the probes.
     """
 
     mean: Array
     sigma: Array
+    size: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Prior:
         # deviations may be greater or smaller on this board than on others (Student's t)
         surprise = float(precision @ residual**2 - pull @ spread @ pull)
         size = (PRIOR_PROBES + max(surprise, 0.0)) / (PRIOR_PROBES + len(probes))
-        return Posterior(np.asarray(mean), np.asarray(np.sqrt(size * variance)))
+        return Posterior(np.asarray(mean), np.asarray(np.sqrt(size * variance)), size)
 
     def choose(self, count: int, candidates: npt.NDArray[np.bool_]) -> list[int]:
         """The probes that leave the least variance in sum over all networks, found greedily.
