@@ -152,7 +152,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -189,6 +189,9 @@ bench-graphs: setup ## every network in every runtime: does it run, does it comp
 
 bench-networks: setup ## networks that a predictor has never seen, beside every baseline, and coverage
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.networks --write $(or $(BENCH_FLAGS),--simulate npu --simulate gpu --simulate cpu --simulate drawn)
+
+bench-new-board: setup ## new boards from few probes: ncnn's boards and NASBench-201's devices
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.new_board.bench $(or $(BENCH_FLAGS),--write benchmarks/new_board/new_board.json)
 
 bench-padding: setup ## errors from single-layer, padded and profiled kernel times, as a table of the paper's
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)

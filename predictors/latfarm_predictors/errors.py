@@ -14,9 +14,10 @@ PredictorsError
 ├── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
 ├── PlatformUnknownError  a graph neural network has no head for the platform
 ├── NoTorchError          training is asked for without torch
-└── CheckpointError       a checkpoint of a graph neural network cannot be read
-    ├── CheckpointDigestError   its content is not what was written
-    └── CheckpointShapeError    a parameter is missing, too many, or has another shape
+├── CheckpointError       a checkpoint of a graph neural network cannot be read
+│   ├── CheckpointDigestError   its content is not what was written
+│   └── CheckpointShapeError    a parameter is missing, too many, or has another shape
+└── TransferError         latencies of other boards contradict themselves
 ```
 """
 
@@ -85,3 +86,7 @@ class CheckpointDigestError(CheckpointError):
 
 class CheckpointShapeError(CheckpointError):
     """A parameter of a checkpoint is missing, unknown, or of another shape than its options."""
+
+
+class TransferError(PredictorsError):
+    """Latencies of other boards contradict themselves: shapes, names or values."""

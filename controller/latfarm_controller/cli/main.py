@@ -57,6 +57,8 @@ COMMANDS = (
     "campaigns.engines",
     "answers.predict",
     "answers.query",
+    "answers.probes",
+    "answers.compare",
     "answers.report",
     "answers.results",
     "database.db",

@@ -74,6 +74,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm engines",
         "latfarm results export",
         "latfarm db",
+        "latfarm probes",
         "latfarm fusion",
         "latfarm fusion edit",
         "latfarm bundle export",

@@ -14,6 +14,8 @@ from latfarm_controller.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from latfarm_predictors.predict.answer import Answer
+
     from latfarm_controller.app.question import Found, Question
 
 AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -76,6 +78,14 @@ Foreign = Annotated[
         "their source, licence and method.",
     ),
 ]
+Predict = Annotated[
+    bool,
+    typer.Option(
+        "--predict",
+        help="Predict what the store does not know from the newest bundle of the platform; no "
+        "board is asked. Each answer says where it is from.",
+    ),
+]
 
 
 @dataclass
@@ -127,6 +137,31 @@ class _Shown:
         if self.energy and measurement.energy_mj is None:
             output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
 
+    def add_prediction(self, file: Path, answer: Answer) -> None:
+        """Take an answer that a bundle predicts."""
+        low, high = answer.interval_ms
+        self.answers.append(
+            {
+                "model": str(file),
+                "platform": answer.platform,
+                "hit": False,
+                "predicted": True,
+                "corrected_ms": answer.latency_ms,
+                "interval_ms": [low, high],
+                "coverage": answer.coverage,
+                "calibrated": answer.calibrated,
+                "unsupported": list(answer.unsupported),
+                "bundle": answer.bundle,
+            }
+        )
+        notes = [
+            f"{answer.coverage:.0%} interval {low:.3f} to {high:.3f}",
+            "" if answer.calibrated else "uncalibrated",
+            f"{len(answer.unsupported)} unsupported ops" if answer.unsupported else "",
+        ]
+        shown = [str(file), answer.platform, f"{answer.latency_ms:.3f}", "", ""]
+        self.rows.append([*shown, "", "bundle", ", ".join(filter(None, notes))])
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -143,6 +178,7 @@ def query(
     ] = False,
     max_age: MaxAge = "",
     no_measure: NoMeasure = False,
+    predict: Predict = False,
     repeat: Repeat = 1,
     foreign: Foreign = False,
     energy: inputs.Energy = False,
@@ -163,11 +199,11 @@ def query(
       latfarm query model.onnx -p local-onnxruntime1.31-fp32-1t
       latfarm query models/ -p local-litert2.3-fp32-1t -p local-mnn3.6-fp32-1t --json
       latfarm query model.onnx -p local-litert2.3-fp32-1t --no-measure --max-age 30d
+      latfarm query candidates/ -p local-litert2.3-fp32-1t --predict --json
       latfarm query model.onnx -p local-litert2.3-fp32-1t --repeat 5 --survey
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
-    if publish and survey:
-        raise UsageError("--publish and --survey contradict each other; give one of them")
+    _check(publish=publish, survey=survey, predict=predict, energy=energy)
     from latfarm_controller.latency import QueryOptions, question_about
 
     options = QueryOptions(
@@ -175,7 +211,7 @@ def query(
         refresh=refresh,
         energy=energy,
         max_age_s=age_s(max_age),
-        measure=not no_measure,
+        measure=not (no_measure or predict),
         repeat=repeat,
         foreign=foreign,
     )
@@ -186,42 +222,68 @@ def query(
     asked = [
         (file, question_about(graph, name, options)) for file, graph in graphs for name in platform
     ]
-    shown = _ask(asked, wait_s, energy=energy)
+    shown = _ask(asked, wait_s, energy=energy, predict=predict)
     shown.code = max(shown.code, 2 if len(graphs) < len(files) else 0)
-    if as_json:
-        output.json_text(shown.answers if several or len(platform) > 1 else shown.answers[0])
-    elif shown.rows:
-        _show(shown, with_platform=len(platform) > 1)
+    _show(shown, several=several, with_platform=len(platform) > 1, as_json=as_json)
     return shown.code
 
 
-def _ask(asked: list[tuple[Path, Question]], wait_s: float, *, energy: bool) -> _Shown:
+def _check(*, publish: bool, survey: bool, predict: bool, energy: bool) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UsageError: it names them.
+    """
+    if publish and survey:
+        raise UsageError("--publish and --survey contradict each other; give one of them")
+    if predict and energy:
+        raise UsageError("--predict predicts latencies alone; see latfarm predict --energy")
+
+
+def _ask(
+    asked: list[tuple[Path, Question]], wait_s: float, *, energy: bool, predict: bool
+) -> _Shown:
     """Ask all questions, and return the answers in the order of the questions."""
+    from latfarm_controller.app.question import Found
     from latfarm_controller.cli.shell.signals import no_signals
+    from latfarm_controller.errors import NotMeasuredError
+    from latfarm_controller.estimates import predictions
     from latfarm_controller.latency import LatencyDatabase
 
-    ends: dict[int, Found | Exception] = {}
+    ends: dict[int, Found | Answer | Exception] = {}
+    missed: dict[int, Exception] = {}
     with LatencyDatabase(
         wait_s=wait_s,
         on_progress=lambda text: output.err().print(text, style="dim"),
         guard=no_signals,
     ) as database:
         for place, end in database.ask([question for _, question in asked]):
-            if isinstance(end, Exception) and len(asked) == 1:
+            if predict and isinstance(end, NotMeasuredError):
+                missed[place] = end
+            elif isinstance(end, Exception) and len(asked) == 1:
                 raise end
-            ends[place] = end
+            else:
+                ends[place] = end
+    ends.update(predictions([question for _, question in asked], missed))
     shown = _Shown(energy)
     for place, (file, question) in enumerate(asked):
-        end = ends[place]
-        if isinstance(end, Exception):
-            shown.add_error(file, question.platform, end)
+        answer = ends[place]
+        if isinstance(answer, Exception):
+            shown.add_error(file, question.platform, answer)
+        elif isinstance(answer, Found):
+            shown.add(file, question, answer)
         else:
-            shown.add(file, question, end)
+            shown.add_prediction(file, answer)
     return shown
 
 
-def _show(shown: _Shown, *, with_platform: bool) -> None:
-    """Print the table; the platform has a column only where there are several."""
+def _show(shown: _Shown, *, several: bool, with_platform: bool, as_json: bool) -> None:
+    """Print JSON or the table; the platform has a column only where there are several."""
+    if as_json:
+        output.json_text(shown.answers if several or with_platform else shown.answers[0])
+        return
+    if not shown.rows:
+        return
     costs = output.ENERGY_HEADER if shown.energy else ()
     header = ["model", "platform", *output.LATENCY_HEADER, *costs, "runs", "from", ""]
     rows = shown.rows

@@ -1,0 +1,154 @@
+"""Many candidates without a board: each answer is measured or predicted, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from latfarm_controller import estimates
+from latfarm_controller.errors import NotMeasuredError, UsageError
+from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
+from latfarm_controller.latency import QueryOptions
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.predict.answer import Answer, KernelAnswer
+from latfarm_predictors.testing.onnx_files import write
+
+from tests.controller.test_latency import PLATFORM, home, network
+
+__all__ = ["home"]
+Run = Callable[..., tuple[int, Any]]
+
+
+@dataclass
+class FakePredictor:
+    """Predicts that each network takes as many milliseconds as it has nodes."""
+
+    platform: str
+
+    def predict_many(self, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
+        return [self._answer(graph, coverage) for graph in graphs]
+
+    def _answer(self, graph: Graph, coverage: float) -> Answer:
+        size = float(len(graph.nodes))
+        kernels = tuple(
+            KernelAnswer("relu", (node.name,), {}, 1.0, (0.5, 2.0), "") for node in graph.nodes
+        )
+        strange = (f"{graph.nodes[0].name} (Conv): no regressor knows it",)
+        ends = (size / 2.0, size * 2.0)
+        return Answer(
+            graph.name, self.platform, size, ends, coverage, True, kernels, unsupported=strange
+        )
+
+
+@pytest.fixture
+def bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle of `PLATFORM` alone."""
+
+    def opened(_folder: Path, platform: str) -> FakePredictor:
+        if platform != PLATFORM:
+            raise UsageError(f"there is no bundle for platform {platform!r}")
+        return FakePredictor(platform)
+
+    monkeypatch.setattr("latfarm_controller.training.bundles.open_bundle", opened)
+
+
+@pytest.mark.usefixtures("home", "bundle")
+def test_hits_come_from_the_store_and_the_rest_is_predicted(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    models: list[Graph | Path] = [network(1), network(8), broken, network(2), network(9)]
+    found = {each.model: each for each in estimate_many(models, [PLATFORM])}
+    assert {name: (each.latency_ms, each.source) for name, each in found.items()} == {
+        "net1": (1.0, MEASURED),
+        "net2": (2.0, MEASURED),
+        "net8": (2.0, PREDICTED),
+        "net9": (2.0, PREDICTED),
+        str(broken): (None, ""),
+    }
+    assert found["net1"].interval_ms is None
+    assert found["net8"].interval_ms == (1.0, 4.0)
+    assert found["net8"].unsupported_ms == 1.0
+    assert type(found[str(broken)].error).__name__ == "ModelFileError"
+
+
+@pytest.mark.usefixtures("home")
+def test_without_a_bundle_or_without_predictions_it_is_an_error() -> None:
+    (missing,) = estimate_many([network(9)], [PLATFORM])
+    assert isinstance(missing.error, NotMeasuredError)
+    assert "no bundle of the platform predicts it" in str(missing.error)
+    (alone,) = estimate_many([network(9)], [PLATFORM], predict=False)
+    assert isinstance(alone.error, NotMeasuredError)
+    assert "leave out --no-measure" in str(alone.error)
+    (unknown,) = estimate_many([network(9)], ["toy-sim7.0-fp32-1t"])
+    assert isinstance(unknown.error, UsageError)
+
+
+@pytest.mark.usefixtures("home", "bundle")
+def test_thousands_of_candidates_are_predicted_in_one_call() -> None:
+    asked = 0
+    predict = estimates.Bundles.predict
+
+    def counted(self: estimates.Bundles, *arguments: Any) -> list[Answer]:
+        nonlocal asked
+        asked += 1
+        return predict(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimates.Bundles, "predict", counted)
+        found = list(estimate_many([network(n) for n in range(1, 1201)], [PLATFORM]))
+    assert asked == 1
+    assert len(found) == 1200
+    assert sum(each.source == MEASURED for each in found) == 3
+
+
+def test_an_estimate_never_asks_a_board() -> None:
+    with pytest.raises(UsageError, match="asks no board"):
+        list(estimate_many([network(1)], [PLATFORM], options=QueryOptions()))
+
+
+@pytest.fixture
+def run(home: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, and reads the JSON that it prints."""
+    from latfarm_controller.cli import main
+
+    def call(*arguments: str | Path) -> tuple[int, Any]:
+        code = main.run([str(argument) for argument in arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    return call
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder with a network that the store knows, and one that it does not."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    write(network(2), folder / "known.onnx")
+    write(network(9), folder / "new.onnx")
+    return folder
+
+
+@pytest.mark.usefixtures("bundle")
+def test_the_command_marks_what_it_predicts(run: Run, models: Path) -> None:
+    code, told = run("query", models, "-p", PLATFORM, "--predict", "--json")
+    assert code == 0
+    assert [each["hit"] for each in told] == [True, False]
+    assert told[1]["predicted"] is True
+    assert told[1]["interval_ms"] == [1.0, 4.0]
+    assert "predicted" not in told[0]
+
+
+@pytest.mark.usefixtures("bundle")
+def test_the_command_compares_models_and_platforms(run: Run, models: Path) -> None:
+    code, told = run("compare", models, "-p", PLATFORM, "--json")
+    assert code == 0
+    assert [each["source"] for each in told["latencies"]] == [MEASURED, PREDICTED]
+    assert [each["times_best"] for each in told["models"][PLATFORM]] == [1.0, 1.0]
+    assert told["unsupported"][0]["share"] == 0.5
+    code, told = run("compare", models, "-p", PLATFORM, "--no-predict", "--json")
+    assert code == 1
+    assert len(told["latencies"]) == 1
