@@ -86,7 +86,7 @@ wheels: setup ## the four distributions as wheels in dist/; install them with: p
 constraints: setup ## resolve the newest versions anew (no index address is recorded)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
-	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
+	  --extra fit --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt
