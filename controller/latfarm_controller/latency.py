@@ -30,6 +30,7 @@ from latfarm_predictors.slow_core import SlowCore
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import ControllerConfig, load_config
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.platform_name import as_asked
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.answer import Answer
@@ -177,19 +178,6 @@ def read(model: Model, batch_size: int = 0) -> Graph:
     from latfarm_predictors.frontends.onnx import read_onnx
 
     return read_onnx(model, batch=batch_size or None)
-
-
-def as_asked(graph: Graph, platform: str) -> Graph:
-    """The form in which a platform is asked about a model.
-
-    An int8 platform quantises float networks itself. There an int8 file stands for the float
-    network that was quantised.
-    """
-    if "int8" not in platform.split("-"):
-        return graph
-    from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
-
-    return dequantised(graph) if is_quantised(graph) else graph
 
 
 class LatencyDatabase:

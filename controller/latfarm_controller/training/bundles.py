@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.home import BUNDLES, home_without_settings
 from latfarm_controller.nearest_names import hint
 
 if TYPE_CHECKING:
@@ -25,6 +26,20 @@ FITTED = ".fitted"
 """Folder beside those of the platforms, in which predictors keep what they fit when first asked."""
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 """Names of platforms that may become the name of a folder."""
+
+
+def own_folder() -> Path:
+    """The folder of all bundles of this process's home.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    home = home_without_settings()
+    if home is not None:
+        return home / BUNDLES
+    from latfarm_controller.config import load_config  # takes a tenth of a second
+
+    return load_config().bundles_dir
 
 
 def newest(bundles_dir: Path) -> dict[str, Path]:

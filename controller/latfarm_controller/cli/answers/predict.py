@@ -100,10 +100,9 @@ def predict(
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
-    from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import open_bundle
+    from latfarm_controller.training.bundles import open_bundle, own_folder
 
-    bundles_dir = load_config().bundles_dir
+    bundles_dir = own_folder()
     names = list(dict.fromkeys(platform or [])) or [""]
     found = []
     for name in names:

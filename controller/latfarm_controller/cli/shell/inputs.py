@@ -223,6 +223,6 @@ def for_platform(graph: Graph, platform: str) -> Graph:
     An int8 platform quantises float networks itself. There an int8 file stands for the float
     network that was quantised.
     """
-    from latfarm_controller.latency import as_asked
+    from latfarm_controller.platform_name import as_asked
 
     return as_asked(graph, platform)
