@@ -83,7 +83,8 @@ def reshaped(source: Sequence[int], target: Sequence[int], order: Order) -> tupl
 
     Groups of axes stay where they are. Only axes of one group must be beside each other, in the
     order of the file, because the reshape merges and splits them. An axis of size 1 of the result
-    stays behind the axis that is before it in the file.
+    stays behind the axis that is before it in the file. Where the operand must be transposed anyway
+    and the result is no image, both have the order of the file.
 
     Args:
         source: the file's shape before the reshape.
@@ -102,4 +103,7 @@ def reshaped(source: Sequence[int], target: Sequence[int], order: Order) -> tupl
             while made[-1] + 1 < len(target) and target[made[-1] + 1] == 1:
                 made.append(made[-1] + 1)
     first = [axis for axis in range(len(target)) if axis not in made]
-    return (*units, *needed), (*first, *made)
+    found = (*units, *needed), (*first, *made)
+    if same_sequence(order, found[0], source) or found[1] == IMAGE:
+        return found
+    return plain(len(source)), plain(len(target))

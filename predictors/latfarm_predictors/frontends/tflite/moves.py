@@ -18,6 +18,12 @@ from latfarm_predictors.frontends.tflite.translation import PaddedImage, Placed,
 from latfarm_predictors.frontends.tflite.windows import Handler
 from latfarm_predictors.graph.canonical import positive_axis
 
+_TOKENS = 3
+"""Rank of the tokens that transformers make of an image.
+
+They are transposed at once, because each of the ops that follow would need it.
+"""
+
 
 def reshape(t: TfliteReading, op: ReadOperator) -> None:
     """RESHAPE, SQUEEZE and EXPAND_DIMS: the file says the shape of the result."""
@@ -34,7 +40,10 @@ def reshape(t: TfliteReading, op: ReadOperator) -> None:
         raise GraphError(f"{list(shape)} cannot become {target}")
     needed, order = reshaped(shape, target, t.order(source))
     x = t.moved(source, made, needed)
-    t.make(made, view(t.em, x, ordered(target, order))[0], order)
+    x = view(t.em, x, ordered(target, order))[0]
+    if len(order) == _TOKENS and order != plain(_TOKENS):
+        x, order = t.turned(Placed(x, order), plain(_TOKENS)), plain(_TOKENS)
+    t.make(made, x, order)
 
 
 def transpose(t: TfliteReading, op: ReadOperator) -> None:

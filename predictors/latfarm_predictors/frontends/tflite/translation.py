@@ -333,7 +333,7 @@ def _constant(told: ReadTensor, order: Order, shape: tuple[int, ...] | None = No
     full = told.shape if shape is None else shape
     kind = TensorType(told.type.dtype, ordered(full, order))
     if kind.elements <= VALUES_LIMIT:
-        return array_constant(np.ascontiguousarray(_native(told).reshape(full).transpose(order)))
+        return array_constant(_native(told).reshape(full).transpose(order).copy())
     size_bytes = 0 if told.data is None else len(told.data)
     if size_bytes != kind.size_bytes:
         told.array()  # raises
