@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
 Model = Graph | str | Path
-"""A network: as a Graph, or the path of an ONNX file."""
+"""A network: as a Graph, or the path of an ONNX or TFLite file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ def read(model: Model, batch_size: int = 0) -> Graph:
     """
     if isinstance(model, Graph):
         return model
-    from latfarm_predictors.frontends.onnx import read_onnx
+    from latfarm_predictors.frontends.model_file import read_model
 
-    return read_onnx(model, batch=batch_size or None)
+    return read_model(model, batch=batch_size or None)
 
 
 class LatencyDatabase:

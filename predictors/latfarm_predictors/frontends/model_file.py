@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.errors import ModelFileError
-from latfarm_predictors.frontends.onnx import read_onnx
-from latfarm_predictors.frontends.onnx_file import Source, contents_of
+from latfarm_predictors.frontends.onnx import OwnWeights, read_onnx, read_onnx_weights
+from latfarm_predictors.frontends.onnx_file import Contents, Source, contents_of
+from latfarm_predictors.frontends.tflite.schema import IDENTIFIER as TFLITE_IDENTIFIER
 from latfarm_predictors.graph.graph import Graph
-
-SUFFIXES = (".onnx", ".tflite")
-"""Suffixes of the files that are taken for models in a folder."""
 
 
 def read_model(
@@ -26,12 +24,32 @@ def read_model(
     `frontends.tflite.read.read_tflite`. A TFLite model cannot be optimised.
     """
     contents = contents_of(source)
-    from latfarm_predictors.frontends.tflite.read import graph_of, is_tflite
-
-    if not is_tflite(contents.data):
+    if not _is_tflite(contents):
         return read_onnx(contents, batch=batch, shapes=shapes, optimise=optimise)
     if optimise:
         raise ModelFileError(
             f"{contents.path}: a TFLite model cannot be optimised; leave --optimise out"
         )
-    return graph_of(contents.path, contents.data, batch, shapes or {})
+    from latfarm_predictors.frontends.tflite.read import read_tflite
+
+    return read_tflite(contents, batch=batch, shapes=shapes)
+
+
+def read_model_weights(
+    source: Source,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[Graph, OwnWeights]:
+    """Read a model, and the values of its weights; see `frontends.onnx.read_onnx_weights`."""
+    contents = contents_of(source)
+    if not _is_tflite(contents):
+        return read_onnx_weights(contents, batch=batch, shapes=shapes)
+    from latfarm_predictors.frontends.tflite.read import read_contents
+
+    graph, emitter = read_contents(contents, batch, shapes or {})
+    return graph, OwnWeights(contents.path, graph, emitter)
+
+
+def _is_tflite(contents: Contents) -> bool:
+    return bytes(contents.data[4:8]) == TFLITE_IDENTIFIER

@@ -160,7 +160,7 @@ def test_bad_shapes(
 def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
     ended = latfarm(command, tmp_path, *PLATFORM)
     assert (ended.code, home.exists()) == (2, False)
-    assert ended.line == f"latfarm: {tmp_path}: this folder holds no *.onnx file"
+    assert ended.line == f"latfarm: {tmp_path}: this folder holds no *.onnx or *.tflite file"
 
 
 def test_a_name_with_line_breaks_stays_one_line(latfarm: Any, tmp_path: Path) -> None:

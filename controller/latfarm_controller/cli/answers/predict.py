@@ -58,7 +58,7 @@ Baselines = Annotated[
     ),
 ]
 EXAMPLES = """
-    Predict the latency of ONNX models from a bundle. No board is needed.
+    Predict the latency of ONNX and TFLite models from a bundle. No board is needed.
 
     Several models, a folder of them, or several platforms make one table. A yellow line tells what
     an answer lacks, and the command that mends it.

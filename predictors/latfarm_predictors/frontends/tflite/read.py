@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from latfarm_predictors.errors import GraphError, ModelFileError, UnsupportedOpError
 from latfarm_predictors.frontends.onnx_constants import UnsupportedError
-from latfarm_predictors.frontends.onnx_file import Source, contents_of
+from latfarm_predictors.frontends.onnx_file import Contents, Source, contents_of
 from latfarm_predictors.frontends.onnx_nodes import Emitter
-from latfarm_predictors.frontends.tflite import elementwise, matrices, moves, schema, windows
+from latfarm_predictors.frontends.tflite import elementwise, matrices, moves, windows
 from latfarm_predictors.frontends.tflite.axes import ordered
 from latfarm_predictors.frontends.tflite.model import ReadModel, ReadOperator, parse
 from latfarm_predictors.frontends.tflite.translation import TfliteReading, input_order
@@ -34,11 +34,6 @@ _FOREIGN = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
 """Errors that Python and numpy raise on damaged or hostile files."""
 _QUOTED_LETTERS = 300
 """The largest number of letters of an error that a message tells; a file's texts may be long."""
-
-
-def is_tflite(data: memoryview) -> bool:
-    """Whether a file begins as a TFLite file does."""
-    return bytes(data[4:8]) == schema.IDENTIFIER
 
 
 def read_tflite(
@@ -60,13 +55,17 @@ def read_tflite(
         UnsupportedOpError: the model uses an op, or a form of one, that a Graph cannot express.
     """
     contents = contents_of(source)
-    return graph_of(contents.path, contents.data, batch, shapes or MappingProxyType({}))
+    return read_contents(contents, batch, shapes or MappingProxyType({}))[0]
 
 
-def graph_of(
-    file: Path, data: memoryview, batch: int | None, shapes: Mapping[str, Sequence[int]]
-) -> Graph:
-    """The Graph of a file's contents; the arguments and errors are those of `read_tflite`."""
+def read_contents(
+    contents: Contents, batch: int | None, shapes: Mapping[str, Sequence[int]]
+) -> tuple[Graph, Emitter]:
+    """The Graph of a file's contents, and what made it, which has the values of its weights.
+
+    The arguments and errors are those of `read_tflite`.
+    """
+    file, data, _ = contents
     try:
         model = parse(data)
     except UnsupportedError as error:
@@ -84,7 +83,7 @@ def graph_of(
     try:
         outputs = [moves.in_output_order(reading, index) for index in model.outputs]
         name = "".join(c if c.isprintable() else " " for c in model.name)[:_QUOTED_LETTERS]
-        return em.finish(name.strip() or file.stem, outputs)
+        return em.finish(name.strip() or file.stem, outputs), em
     except (GraphError, *_FOREIGN) as error:
         raise ModelFileError(f"{file}: {_short(error)}; convert the model again") from error
 

@@ -95,7 +95,7 @@ OPTIONS: Mapping[str, OptionTable] = MappingProxyType(
         "MAX_POOL_2D": _POOL,
         "MIRROR_PAD": _table(77, "mode:0:b"),
         "MUL": _table(21, "fused:0:b"),
-        "PACK": _table(59, "count:0:i axis:1:i"),
+        "PACK": _table(59, "axis:1:i"),
         "RESHAPE": _table(17, "shape:0:v"),
         "RESIZE_BILINEAR": _table(15, "align_corners:2:b half_pixel:3:b"),
         "RESIZE_NEAREST_NEIGHBOR": _table(74, "align_corners:0:b half_pixel:1:b"),
@@ -106,7 +106,7 @@ OPTIONS: Mapping[str, OptionTable] = MappingProxyType(
         ),
         "SUB": _table(28, "fused:0:b"),
         "TRANSPOSE_CONV": _table(49, "padding:0:b stride_w:1:i stride_h:2:i fused:3:b"),
-        "UNPACK": _table(64, "count:0:i axis:1:i"),
+        "UNPACK": _table(64, "axis:1:i"),
         **dict.fromkeys(("MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN"), _REDUCER),
     }
 )
