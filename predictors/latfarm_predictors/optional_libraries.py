@@ -17,6 +17,8 @@ from latfarm_predictors.errors import MissingLibraryError
 EXTRAS = MappingProxyType(
     {
         "lightgbm": "fit",
+        "onnx_ir": "torch",
+        "onnxscript": "torch",
         "onnxslim": "fit",
         "scipy": "fit",
         "sklearn": "fit",
