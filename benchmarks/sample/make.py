@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -35,20 +36,29 @@ from latfarm_controller.training.insight_trial import try_insights
 from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import TrainingSet
 from latfarm_predictors import sample
+from latfarm_predictors.features.groups import Router
 from latfarm_predictors.files.text_state import rounded
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.models.gaussian.design import spread
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import predictor_of, state_of
+from latfarm_predictors.samples import KernelSample, prepare
 
 from benchmarks.networks import simulated
 
 KIND = "npu"
 """The simulated board that the sample is of."""
-MEASUREMENTS = 260
+MEASUREMENTS = 300
 """Measurements of the characterisation: enough for each group of kernels, and few to store."""
 NETWORKS = 24
 """Calibration networks among them; 9 are enough for 90 % intervals."""
+KERNELS = 32
+"""Number of kernels of each group that are kept; there are many times more of them, because the
+profiles of networks tell hundreds of kernels at once."""
+OF_EACH_OP = 2
+"""Number of kernels of each main op that are kept, at least, so that no kind is left out."""
 MOST_BYTES = 300_000
 """Largest size of the file, in bytes."""
 MOST_ROUNDING = 1e-4
@@ -66,7 +76,11 @@ def characterised(measurements: int, networks: int, seed: int) -> TrainingSet:
     """What a characterisation of the simulated board measured."""
     with simulated([KIND], NOISE, seed) as (platform,):
         with controller() as client:
-            settings = {"measurements": measurements, "calibration": networks, "seed": seed}
+            settings = {
+                "measurements": measurements,
+                "calibration": networks,
+                "seed": seed,
+            }
             began = client.start("characterize", platform, settings, "sample")
             campaign = follow(client, began.campaign_id)
         with closing(DuckDBStore(load_config().store_file)) as store:
@@ -74,12 +88,29 @@ def characterised(measurements: int, networks: int, seed: int) -> TrainingSet:
     return data
 
 
+def thinned(data: TrainingSet) -> list[KernelSample]:
+    """Samples of at most `KERNELS` kernels of each group: of those that tell most of the others."""
+    training = prepare(data.kernels, max(data.call_overhead_ms, 0.0))
+    _, groups = Router.of(training.table, training.devices)
+    kept: set[Workload] = set()
+    for _, rows in sorted(groups.items()):
+        table = training.table.take(np.array(rows, dtype=np.intp))
+        chosen = list(spread(table, table.take(np.zeros(0, dtype=np.intp)), table, KERNELS))
+        kinds = Counter[tuple[str, str]]()
+        for place, kind in enumerate(zip(table.families, table.main_ops, strict=True)):
+            kinds[kind] += 1
+            if kinds[kind] <= OF_EACH_OP:
+                chosen.append(place)
+        kept.update(training.workloads[rows[place]] for place in chosen)
+    return [sample for sample in data.kernels if workload(sample.kernel) in kept]
+
+
 def fitted(data: TrainingSet, seed: int) -> PlatformPredictor:
     """The predictor of these measurements, without baselines, its numbers rounded."""
     samples = PlatformSamples(
         data.platform,
         data.rules,
-        data.kernels,
+        thinned(data),
         data.networks,
         call_overhead_ms=data.call_overhead_ms,
         transfer_ms_per_mb=data.transfer_ms_per_mb,

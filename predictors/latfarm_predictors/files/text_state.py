@@ -16,15 +16,21 @@ import numpy.typing as npt
 from latfarm_predictors.files.state_check import check_state
 from latfarm_predictors.models.base import ModelState
 
-DIGITS = 8
+DIGITS = 7
 """Number of significant digits that are kept of a number; measurements repeat in two or three."""
 _LINE = 96
-"""Largest number of characters of a line of numbers."""
+"""Number of characters of a line; a single long text makes a line longer."""
 
 
 def text_of(header: Mapping[str, Any], state: ModelState) -> str:
     """A header of plain JSON values and a state as a text; the same state gives the same text."""
-    return json.dumps({**header, "state": _tree(state)}, indent=1, sort_keys=True) + "\n"
+    encoder = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+    lines = [""]
+    for token in encoder.iterencode({**header, "state": _tree(state)}):
+        if len(lines[-1]) + len(token) > _LINE:
+            lines.append("")
+        lines[-1] += token
+    return "\n".join(lines) + "\n"
 
 
 def state_of_text(text: str) -> tuple[dict[str, Any], ModelState]:

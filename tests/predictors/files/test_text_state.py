@@ -12,7 +12,7 @@ from latfarm_predictors.testing.synthetic import random_network
 def state() -> ModelState:
     inner = ModelState("inner", texts={"lines": "a\nb\n"}, arrays={"none": np.zeros((0, 3))})
     arrays = {
-        "reals": np.array([[1 / 3, -2e-17], [1e300, 4.0]]),
+        "reals": np.array([[1 / 3, -2e-17], [1e90, 4.0]]),
         "whole": np.array([2**62, -1], np.int64),
         "scalar": np.array(0.5),
     }

@@ -84,7 +84,7 @@ def test_each_optional_library_is_in_the_extra_that_its_error_names() -> None:
     told = tomllib.loads((ROOT / "predictors/pyproject.toml").read_text())["project"]
     assert names_of(told["dependencies"]) == {"numpy", "onnx"}
     extras = {extra: names_of(lines) for extra, lines in told["optional-dependencies"].items()}
-    distributions = {"sklearn": "scikit-learn"}
+    distributions = {"onnx_ir": "onnx-ir", "sklearn": "scikit-learn"}
     for name, extra in EXTRAS.items():
         assert distributions.get(name, name) in extras[extra]
 
