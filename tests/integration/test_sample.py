@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from latfarm_controller import zoo
 from latfarm_predictors import load_sample, sample
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -48,7 +49,7 @@ def test_it_is_good_enough_to_show(predictor: PlatformPredictor) -> None:
     told = sample.sample_provenance()["judged"]
     assert told["within10"] >= 0.7
     assert told["inside_90_percent_interval"] >= 0.8
-    graph = make.zoo.build("mobilenet-v2")
+    graph = zoo.build("mobilenet-v2")
     answer = predictor.predict(graph)
     assert answer.calibrated
     assert np.isfinite(answer.interval_ms).all()

@@ -237,5 +237,6 @@ def test_the_numbers_are_those_of_the_published_schema() -> None:
 def accessor_at(options: Any, number: int) -> str:
     """Name of the method that reads the field of this number."""
     place = f"_tab.Offset({4 + 2 * number}))"
-    methods = {name: member for name, member in vars(options).items() if callable(member)}
-    return next(name for name, member in methods.items() if place in inspect.getsource(member))
+    methods = {str(name): member for name, member in vars(options).items() if callable(member)}
+    found = (name for name, member in methods.items() if place in inspect.getsource(member))
+    return next(found)
