@@ -51,7 +51,7 @@ clean: ## remove what the targets made
 	@rm -rf dist site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 ##@ Everyday
-.PHONY: demo check format docs protos check-protos constraints wheels
+.PHONY: demo check format docs protos check-protos constraints sample-bundle wheels
 
 demo: setup ## characterise this machine and predict networks that it has never seen; ten minutes at most
 	@$(BIN)/latfarm demo $(DEMO_FLAGS)
@@ -85,6 +85,9 @@ check-protos: .venvs/protos/.ready ## fail if the checked-in stubs differ from t
 	@cd protos && ../.venvs/protos/bin/python -m grpc_tools.protoc -I. --python_out=../.cache/stubs --pyi_out=../.cache/stubs --grpc_python_out=../.cache/stubs $(STUBS)
 	@for f in $$(cd .cache/stubs && find . -name '*_pb2*'); do diff -q ".cache/stubs/$$f" "protos/$$f" || { echo "stubs are stale: make protos"; exit 1; }; done
 
+sample-bundle: setup ## make the sample bundle again: characterise a simulated board, and judge the result
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.sample.make $(SAMPLE_FLAGS)
+
 wheels: setup ## the four distributions as wheels in dist/; install them with: pip install dist/*.whl
 	@for folder in protos predictors agent controller; do \
 	  $(UV) build --quiet --wheel --out-dir dist $$folder || exit 1; \
@@ -94,7 +97,7 @@ wheels: setup ## the four distributions as wheels in dist/; install them with: p
 constraints: setup ## resolve the newest versions anew (no index address is recorded)
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group dev protos/pyproject.toml predictors/pyproject.toml agent/pyproject.toml controller/pyproject.toml \
-	  --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
+	  --extra fit --extra onnxruntime --extra tflite --extra openvino --extra mnn --extra ncnn --extra vela --no-emit-package latfarm-protos --no-emit-package latfarm-predictors \
 	  --no-emit-package latfarm-agent --no-emit-package latfarm-controller --upgrade -o constraints.txt
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --group farm --constraints constraints.txt --upgrade -o constraints-farm.txt

@@ -17,27 +17,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from platformdirs import user_data_dir
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from latfarm_controller.errors import UsageError
+from latfarm_controller.home import BUNDLES, CONFIG_FILE, PREFIX, absolute, default_home
 from latfarm_controller.private_files import private_folder, private_home, read_regular
 
-CONFIG_FILE = "latfarm.toml"
-"""Name of the configuration file in the home."""
-PREFIX = "LATFARM_"
-"""Prefix of environment variables that are settings."""
 LONGEST_SOCKET = 107
 """Longest path of a Unix socket in bytes; Linux has 108 with the zero byte at the end."""
 LONGEST_RAY_DIR = LONGEST_SOCKET - 64
 """Longest path of Ray's temporary folder in bytes: its sockets lie up to 64 bytes below it."""
 
 
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
-
-
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+AbsolutePath = Annotated[Path, AfterValidator(absolute)]
 
 
 class ControllerConfig(BaseModel):
@@ -120,7 +112,7 @@ class ControllerConfig(BaseModel):
     @property
     def bundles_dir(self) -> Path:
         """Bundles, in a folder for each platform."""
-        return self.home / "bundles"
+        return self.home / BUNDLES
 
     @property
     def reports_dir(self) -> Path:
@@ -185,10 +177,10 @@ def load_config(
         for name in ControllerConfig.model_fields
         if environ.get(PREFIX + name.upper())
     }
-    home = given.get("home") or variables.get("home") or user_data_dir("latfarm", appauthor=False)
+    home = given.get("home") or variables.get("home") or default_home()
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
-    file = _absolute(Path(str(home))) / CONFIG_FILE
+    file = absolute(Path(str(home))) / CONFIG_FILE
     for origin, part in (
         (str(file), _read_file(file)),
         ("environment", variables),

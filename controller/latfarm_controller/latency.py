@@ -30,6 +30,7 @@ from latfarm_predictors.slow_core import SlowCore
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import ControllerConfig, load_config
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.platform_name import as_asked
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.answer import Answer
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
 Model = Graph | str | Path
-"""A network: as a Graph, or the path of an ONNX file."""
+"""A network: as a Graph, or the path of an ONNX or TFLite file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,22 +175,9 @@ def read(model: Model, batch_size: int = 0) -> Graph:
     """
     if isinstance(model, Graph):
         return model
-    from latfarm_predictors.frontends.onnx import read_onnx
+    from latfarm_predictors.frontends.model_file import read_model
 
-    return read_onnx(model, batch=batch_size or None)
-
-
-def as_asked(graph: Graph, platform: str) -> Graph:
-    """The form in which a platform is asked about a model.
-
-    An int8 platform quantises float networks itself. There an int8 file stands for the float
-    network that was quantised.
-    """
-    if "int8" not in platform.split("-"):
-        return graph
-    from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
-
-    return dequantised(graph) if is_quantised(graph) else graph
+    return read_model(model, batch=batch_size or None)
 
 
 class LatencyDatabase:

@@ -10,6 +10,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
 
 _TAIL = re.compile(r"^(?P<head>.+?)-(?P<dtype>fp32|fp16|bf16|int8)(?:-(?P<threads>\d+)t)?$")
 _RUNTIME = re.compile(r"^(?P<runtime>[A-Za-z_][A-Za-z_-]*?)(?P<version>\d+(?:\.\d+)*)$")
@@ -134,3 +138,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     parts = differing(name, found)
     told = f" (it differs in its {' and '.join(parts)})" if parts else ""
     return f"; did you mean {found}{told}?"
+
+
+def as_asked(graph: Graph, platform: str) -> Graph:
+    """The form in which a platform is asked about a model.
+
+    An int8 platform quantises float networks itself. There an int8 file stands for the float
+    network that was quantised.
+    """
+    if "int8" not in platform.split("-"):
+        return graph
+    from latfarm_predictors.frontends.onnx_quantization import dequantised, is_quantised
+
+    return dequantised(graph) if is_quantised(graph) else graph

@@ -11,6 +11,7 @@ PredictorsError
 ├── NoBaselineError       a bundle is asked for a baseline that was not fitted with it
 ├── NoConfidenceError     a bundle without its measurements is asked for trust
 ├── NoEnergyError         a bundle that was made without energies is asked for energy
+├── MissingLibraryError   a library that only an extra of this distribution installs is missing
 ├── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
 ├── PlatformUnknownError  a graph neural network has no head for the platform
 ├── NoTorchError          training is asked for without torch
@@ -62,6 +63,10 @@ class NoConfidenceError(PredictorsError):
 
 class NoEnergyError(PredictorsError):
     """A bundle that was made without energies is asked for energy."""
+
+
+class MissingLibraryError(PredictorsError):
+    """A library is not installed that fitting, or reading other files, needs; names the extra."""
 
 
 class NotEnoughDataError(PredictorsError):

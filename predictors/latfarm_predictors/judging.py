@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.optional_libraries import library
+
 TOLERANCES = (0.05, 0.10)
 """The relative errors within which predictions are counted, as in nn-Meter's tables."""
 _EDGE = 1e-12
@@ -106,8 +108,7 @@ def binomial_interval(share: float, count: int, level: float = 0.95) -> tuple[fl
     """
     if count < 1 or not 0.0 <= share <= 1.0:
         raise ValueError(f"{share} is no share of {count} networks")
-    from scipy.special import betaincinv
-
+    betaincinv = library("scipy.special").betaincinv
     hits = share * count
     tail = (1.0 - level) / 2.0
     low = float(betaincinv(hits, count - hits + 1.0, tail)) if hits > 0 else 0.0

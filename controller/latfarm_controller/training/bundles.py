@@ -14,17 +14,34 @@ from typing import TYPE_CHECKING
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.home import BUNDLES, home_without_settings
 from latfarm_controller.nearest_names import hint
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
+SAMPLE = "sample"
+"""Name by which a command is asked for the sample bundle, which ships with the predictors."""
 SUFFIX = ".zip"
 """Suffix of a bundle's file name."""
 FITTED = ".fitted"
 """Folder beside those of the platforms, in which predictors keep what they fit when first asked."""
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 """Names of platforms that may become the name of a folder."""
+
+
+def own_folder() -> Path:
+    """The folder of all bundles of this process's home.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    home = home_without_settings()
+    if home is not None:
+        return home / BUNDLES
+    from latfarm_controller.config import load_config  # takes a tenth of a second
+
+    return load_config().bundles_dir
 
 
 def newest(bundles_dir: Path) -> dict[str, Path]:
@@ -74,6 +91,28 @@ def open_bundle(bundles_dir: Path, platform: str) -> PlatformPredictor:
         BundleError: the bundle is damaged or of another version.
     """
     return load(choose(bundles_dir, platform))
+
+
+def open_or_sample(bundles_dir: Path, platform: str) -> tuple[PlatformPredictor, bool]:
+    """The newest predictor of a platform; the sample where no platform has a bundle yet.
+
+    Args:
+        bundles_dir: the folder of all bundles.
+        platform: the platform; `SAMPLE` names the sample; empty: the only one that has a bundle.
+
+    Returns:
+        The predictor, and whether it is the sample.
+
+    Raises:
+        UsageError: see `choose`.
+        BundleError: the bundle is damaged or of another version.
+    """
+    found = newest(bundles_dir)
+    if (platform == SAMPLE and SAMPLE not in found) or not (platform or found):
+        from latfarm_predictors.sample import load_sample
+
+        return load_sample(), True
+    return open_bundle(bundles_dir, platform), False
 
 
 def load(path: Path) -> PlatformPredictor:

@@ -47,6 +47,7 @@ def read_onnx(
         UnsupportedOpError: the model uses an op, or a form of one, that a Graph cannot express.
         DynamicShapeError: a dimension of an input is open, and neither `batch` nor `shapes` sets
             it.
+        MissingLibraryError: the model shall be optimised, and onnxslim is not installed.
     """
     opened = open_model(source)
     graph = Reader(opened, batch, shapes or {}).read()

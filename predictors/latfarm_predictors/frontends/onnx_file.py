@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -95,32 +95,55 @@ IN_MEMORY = Path("model")
 """What stands for the path of a model that does not come from a path, in errors and names."""
 
 
+class Contents(NamedTuple):
+    """The bytes of a model's file.
+
+    Attributes:
+        path: the file, or what stands for it in errors.
+        data: its bytes.
+        in_a_folder: whether other files may be looked for beside it.
+    """
+
+    path: Path
+    data: memoryview
+    in_a_folder: bool
+
+
+def contents_of(source: Source) -> Contents:
+    """The bytes of a model of any format; contents that were read already are returned.
+
+    Raises:
+        ModelFileError: the file is missing, cannot be read, is empty, too large, or no model but
+            what Git LFS leaves in the place of one.
+    """
+    if isinstance(source, Contents):
+        return source
+    if isinstance(source, (str, Path)):
+        found = Contents(Path(source), _bytes_of(Path(source)), True)
+    else:
+        if isinstance(source, Message):
+            source = source.SerializeToString()
+        data = source if isinstance(source, bytes) else source.read(SIZE_LIMIT_BYTES + 1)
+        if len(data) > SIZE_LIMIT_BYTES:
+            raise ModelFileError(f"{IN_MEMORY}: exceeds ONNX's 2 GiB; export a smaller model")
+        found = Contents(IN_MEMORY, memoryview(data), False)
+    if not found.data:
+        raise ModelFileError(f"{found.path}: is empty; export the model again")
+    if bytes(found.data[: len(_LFS_POINTER)]) == _LFS_POINTER:
+        raise ModelFileError(
+            f"{found.path}: is a Git LFS pointer, which stands for the model; get the model with: "
+            "git lfs pull"
+        )
+    return found
+
+
 def open_model(source: Source) -> ModelFile:
     """Open an ONNX model.
 
     Raises:
         ModelFileError: the file is missing, is not ONNX, or is damaged.
     """
-    if isinstance(source, (str, Path)):
-        file = Path(source)
-        return _opened(file, _bytes_of(file), in_a_folder=True)
-    if isinstance(source, Message):
-        source = source.SerializeToString()
-    data = source if isinstance(source, bytes) else source.read(SIZE_LIMIT_BYTES + 1)
-    if len(data) > SIZE_LIMIT_BYTES:
-        raise ModelFileError(f"{IN_MEMORY}: exceeds ONNX's 2 GiB; export a smaller model")
-    return _opened(IN_MEMORY, memoryview(data), in_a_folder=False)
-
-
-def _opened(file: Path, data: memoryview, *, in_a_folder: bool) -> ModelFile:
-    """See `open_model`."""
-    if not data:
-        raise ModelFileError(f"{file}: is empty; export the model again")
-    if bytes(data[: len(_LFS_POINTER)]) == _LFS_POINTER:
-        raise ModelFileError(
-            f"{file}: is a Git LFS pointer, which stands for the model; get the model with: "
-            "git lfs pull"
-        )
+    file, data, in_a_folder = contents_of(source)
     model = onnx.ModelProto()
     try:
         skeleton = skeleton_of(data)

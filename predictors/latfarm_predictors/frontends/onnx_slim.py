@@ -23,6 +23,7 @@ from latfarm_predictors.frontends.onnx_file import ModelFile, line_of
 from latfarm_predictors.frontends.onnx_reader import Reader
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.shapes.dtypes import CAST_CODES
+from latfarm_predictors.optional_libraries import check_installed, library
 
 TIME_LIMIT_S = 120.0
 """The longest time that onnxslim may take, in seconds."""
@@ -41,7 +42,11 @@ def optimised(opened: ModelFile, graph: Graph, time_limit_s: float = TIME_LIMIT_
     """The network of an opened file after onnxslim; `graph` itself if that fails.
 
     The result has no more nodes than `graph`, and the same inputs and outputs.
+
+    Raises:
+        MissingLibraryError: onnxslim is not installed.
     """
+    check_installed("onnxslim")
     model, weights = skeleton(opened, graph)
     try:
         made = _in_child(model.SerializeToString(), time_limit_s)
@@ -113,8 +118,7 @@ def slimmed(data: bytes) -> bytes:
     """
     model = onnx.ModelProto.FromString(data)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        import onnxslim
-
+        onnxslim = library("onnxslim")
         try:
             made: bytes = onnxslim.slim(model).SerializeToString()
         except (Exception, SystemExit) as error:  # each of its passes has its own errors

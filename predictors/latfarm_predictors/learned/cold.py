@@ -6,6 +6,7 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.optional_libraries import library
 
 _LEAST_ROWS = 8
 """With fewer cold measurements than this nothing is learned."""
@@ -43,8 +44,7 @@ class ColdCost:
             latency_ms: warm latency of each, shape (n,).
             extra_ms: cold minus warm latency of each, shape (n,); NaN where it was not measured.
         """
-        from scipy.optimize import nnls
-
+        nnls = library("scipy.optimize").nnls
         rows = np.flatnonzero(np.isfinite(extra_ms))
         self.rows = len(rows)
         if not self.known:

@@ -33,6 +33,7 @@ from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
+from latfarm_predictors.optional_libraries import library
 from latfarm_predictors.samples import KernelSample
 
 LEAST_NETWORKS = 40
@@ -303,8 +304,7 @@ def _errors(placed: PlacedKernels, predicted: Array) -> tuple[Array, Array]:
 
 def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:
     """Trees fitted to a target of shape (n,), given features (n, f) and weights (n,)."""
-    import lightgbm
-
+    lightgbm = library("lightgbm")
     settings = {
         "objective": "regression_l1",
         "learning_rate": 0.05,

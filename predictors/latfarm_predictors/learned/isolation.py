@@ -20,6 +20,7 @@ from latfarm_predictors.features.table import Array, Rows
 from latfarm_predictors.features.table_features import distances
 from latfarm_predictors.models.gaussian.posterior import matern
 from latfarm_predictors.models.roofline_gp import RooflineGP
+from latfarm_predictors.optional_libraries import library
 from latfarm_predictors.samples import Training
 
 Flags = npt.NDArray[np.bool_]
@@ -78,8 +79,7 @@ def _both_kinds(groups: Mapping[str, list[int]], inside: Flags) -> dict[str, Row
 
 def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
     """Logarithm of the factor of each kernel for being measured alone, and its variance."""
-    from scipy.linalg import cho_factor, cho_solve
-
+    linalg = library("scipy.linalg")
     judged = _some(rows, training.in_network, seed)
     table = training.table.take(judged)
     noise = training.noise[judged]
@@ -98,8 +98,8 @@ def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:
     low, high = np.quantile(log_roofline[alone == 0.0], (0.05, 0.95))
     centre, spread = log_roofline.mean(), max(float(log_roofline.std()), 1e-9)
     design = np.column_stack([alone, alone * (np.clip(log_roofline, low, high) - centre) / spread])
-    factor = cho_factor(covariance, lower=True, check_finite=False)
-    weighted = cho_solve(factor, design, check_finite=False)
+    factor = linalg.cho_factor(covariance, lower=True, check_finite=False)
+    weighted = linalg.cho_solve(factor, design, check_finite=False)
     precision = design.T @ weighted + _PRIOR
     effect = np.linalg.solve(precision, weighted.T @ residual)
     own = np.log(process.roofline.latency_ms(training.table.take(rows)))

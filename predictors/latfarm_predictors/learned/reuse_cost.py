@@ -26,6 +26,7 @@ from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
+from latfarm_predictors.optional_libraries import library
 from latfarm_predictors.samples import KernelSample
 
 LEAST_NETWORKS = 12
@@ -277,8 +278,7 @@ def _costs(kernels: ReusedKernels) -> Array:
     least-squares fit on relative errors, in which outliers count less. A process would be too
     flexible here: it reproduces its training rows, whatever the costs are.
     """
-    from scipy.optimize import nnls
-
+    nnls = library("scipy.optimize").nnls
     _, groups = _grouped(kernels.table)
     used = np.flatnonzero(np.abs(kernels.spills).any(axis=0))
     blocks = [kernels.spills[:, used]]

@@ -20,6 +20,7 @@ from latfarm_predictors.models.base import (
 )
 from latfarm_predictors.models.roofline import ReadSibling, Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
+from latfarm_predictors.optional_libraries import library
 
 _MOST_ROUNDS, _MOST_LEAVES = 400, 31
 """Largest number of trees, and of leaves of a tree.
@@ -131,8 +132,7 @@ class Boosted:
         return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
 
     def _grow(self, table: Table, latency: Array, variance: Array) -> None:
-        import lightgbm
-
+        lightgbm = library("lightgbm")
         count = len(table)
         base = np.log(self.roofline.latency_ms(table))
         target = np.log(latency) - base

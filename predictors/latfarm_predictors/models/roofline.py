@@ -37,6 +37,7 @@ from latfarm_predictors.features.winograd import (
 )
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
+from latfarm_predictors.optional_libraries import library
 
 _REWEIGHTINGS = 3
 """Number of least-squares fits, each weighted by the errors of the one before."""
@@ -363,8 +364,7 @@ def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array,
     Returns:
         The coefficients, shape (k,), and the weighted mean of |log error|, each capped at 0.5.
     """
-    from scipy.optimize import nnls
-
+    nnls = library("scipy.optimize").nnls
     scale = columns.mean(axis=0) + 1e-12
     relative = columns / scale / latency[:, None]
     weight = trust

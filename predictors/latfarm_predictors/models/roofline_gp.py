@@ -27,6 +27,7 @@ from latfarm_predictors.models.base import ModelState, check_targets
 from latfarm_predictors.models.gaussian.posterior import Posterior, matern
 from latfarm_predictors.models.gaussian.search import search
 from latfarm_predictors.models.roofline import ReadSibling, Roofline, SiblingLatency
+from latfarm_predictors.optional_libraries import library
 
 _STRANGE_SIGMA = 0.15
 """Log-sigma of a kernel one unit beyond the range of a training feature."""
@@ -332,10 +333,9 @@ class RooflineGP:
         Returns:
             Number of rows that were dropped.
         """
-        from scipy.linalg.lapack import dpotri, dtrtri
-
+        lapack = library("scipy.linalg.lapack")
         factor, weights = self._factorise(inputs, target, variance)
-        half, _ = dpotri(factor, lower=1)
+        half, _ = lapack.dpotri(factor, lower=1)
         precision = np.diagonal(half)
         residual, deviation = np.abs(weights / precision), 1.0 / np.sqrt(precision)
         self.left_out_error = float(np.minimum(residual, _MOST_ERROR).mean())
@@ -351,7 +351,7 @@ class RooflineGP:
             self._deviation_rows = rows = np.sort(order[:_DEVIATION_ROWS])
             factor, _ = self._factorise(inputs[rows], target[rows], variance[rows])
         # the factor's inverse: predicting needs numpy alone
-        inverse, _ = dtrtri(factor, lower=1)
+        inverse, _ = lapack.dtrtri(factor, lower=1)
         self._whitening = np.tril(inverse)
         self._conclude()
         return dropped
@@ -363,12 +363,11 @@ class RooflineGP:
 
     def _factorise(self, inputs: Array, target: Array, variance: Array) -> tuple[Array, Array]:
         """Lower Cholesky factor of the covariance, whose upper half is undefined, and weights."""
-        from scipy.linalg import cho_factor, cho_solve
-
+        linalg = library("scipy.linalg")
         covariance = self._signal * matern(distances(inputs, inputs))
         covariance[np.diag_indices(len(covariance))] += self.variance_of(variance)
-        factor, _ = cho_factor(covariance, lower=True, check_finite=False)
-        weights = cho_solve((factor, True), target, check_finite=False)
+        factor, _ = linalg.cho_factor(covariance, lower=True, check_finite=False)
+        weights = linalg.cho_solve((factor, True), target, check_finite=False)
         return np.asarray(factor), np.asarray(weights)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from latfarm_predictors.baselines.names import BASELINES
 
-from latfarm_controller.cli.answers.predict_remarks import remarks_on
+from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction, show_one, show_table
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
@@ -24,7 +24,8 @@ Platforms = Annotated[
         "--platform",
         "-p",
         help="Name of the platform. It may be left out if only one platform has a bundle. May be "
-        "repeated: each platform is then a column.",
+        "repeated: each platform is then a column. sample: the simulated board whose bundle ships "
+        "with latfarm, which answers too where no platform has a bundle yet.",
         autocompletion=complete.platforms,
     ),
 ]
@@ -58,7 +59,7 @@ Baselines = Annotated[
     ),
 ]
 EXAMPLES = """
-    Predict the latency of ONNX models from a bundle. No board is needed.
+    Predict the latency of ONNX and TFLite models from a bundle. No board is needed.
 
     Several models, a folder of them, or several platforms make one table. A yellow line tells what
     an answer lacks, and the command that mends it.
@@ -66,6 +67,7 @@ EXAMPLES = """
     \b
     Examples:
       latfarm predict model.onnx --platform local-onnxruntime1.31-fp32-1t
+      latfarm predict model.onnx --platform sample
       latfarm predict models/
       latfarm predict models/ -p local-onnxruntime1.31-fp32-1t -p local-litert2.3-fp32-1t
       latfarm predict models/ --json
@@ -100,16 +102,17 @@ def predict(
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
     if not graphs:
         return 2
-    from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import open_bundle
+    from latfarm_controller.training.bundles import open_or_sample, own_folder
 
-    bundles_dir = load_config().bundles_dir
+    bundles_dir = own_folder()
     names = list(dict.fromkeys(platform or [])) or [""]
     found = []
     for name in names:
-        predictor = open_bundle(bundles_dir, name)
+        predictor, is_sample = open_or_sample(bundles_dir, name)
         named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
         predictions = _predict(predictor, named, coverage, energy=energy, explain=explain)
+        for one in predictions if is_sample else ():
+            one.remarks = as_sample(one.remarks)
         for one in predictions if wanted else ():
             one.baselines = _by_baselines(predictor, one.graph, wanted)
         found.append(predictions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ LEAST_SHARE = 0.01
 """Share of the predicted time from which a data type that was never measured is told."""
 
 UNKNOWN_OP, DTYPE, COVERAGE, UNCALIBRATED = "unknown_op", "dtype", "coverage", "uncalibrated"
+SAMPLE = "sample"
 """Kinds of remarks."""
 
 
@@ -123,6 +124,29 @@ def remarks_on(
             )
         )
     return tuple(found)
+
+
+def as_sample(remarks: Sequence[Remark]) -> tuple[Remark, ...]:
+    """The remarks on an answer of the sample bundle; the first says which machine it is about.
+
+    Nothing can be measured on the sample's board, so each remark names what measures this machine.
+    """
+    from latfarm_predictors.sample import MACHINE
+
+    told = Remark(
+        SAMPLE,
+        "sample bundle",
+        f"this is the sample bundle of {MACHINE}; it tells nothing of a machine of yours",
+        *_THIS_MACHINE,
+        takes_models=False,
+    )
+    purpose, command = _THIS_MACHINE
+    others = (replace(r, purpose=purpose, command=command, takes_models=False) for r in remarks)
+    return (told, *others)
+
+
+_THIS_MACHINE = ("to measure this machine", ("latfarm", "demo"))
+"""The purpose and the words of the command that answers for the machine at hand."""
 
 
 def _unknown_ops(answer: Answer) -> list[str]:

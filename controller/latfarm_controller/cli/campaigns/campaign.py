@@ -103,7 +103,8 @@ def run(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            help="ONNX file, or folder of them, for a campaign of kind networks. May be repeated.",
+            help="ONNX or TFLite file, or folder of them, for a campaign of kind networks. May be "
+            "repeated.",
             readable=False,
         ),
     ] = None,

@@ -21,8 +21,8 @@ BUDGET = 50
 Models = Annotated[
     list[str] | None,
     typer.Argument(
-        help="ONNX files, folders of them, or names of networks in the zoo. Without this, the "
-        "networks of the zoo."
+        help="ONNX or TFLite files, folders of them, or names of networks in the zoo. Without "
+        "this, the networks of the zoo."
     ),
 ]
 Layers = Annotated[

@@ -37,12 +37,12 @@ app = typer.Typer(
 
 _HASH = re.compile(r"[0-9a-fA-F]{6,64}")
 """The hash of a network, or its first digits."""
-Model = Annotated[Path, typer.Argument(help="An ONNX file.", readable=False)]
+Model = Annotated[Path, typer.Argument(help="An ONNX or TFLite file.", readable=False)]
 ModelOrHash = Annotated[
     Path,
     typer.Argument(
-        help="An ONNX file, or the hash of a network that was measured, as latfarm results shows "
-        "it.",
+        help="An ONNX or TFLite file, or the hash of a network that was measured, as latfarm "
+        "results shows it.",
         readable=False,
     ),
 ]
@@ -291,7 +291,7 @@ def build(
       latfarm graph build model.onnx -f ncnn -o model.ncnn.zip
       latfarm graph build model.onnx --fold-batch-norm -o folded.onnx
     """
-    from latfarm_predictors.frontends.onnx import read_onnx_weights
+    from latfarm_predictors.frontends.model_file import read_model_weights
     from latfarm_predictors.graph.batch_norm import fold_batch_norms, fold_values
     from latfarm_predictors.graph.equivalences import network_hash_of
 
@@ -304,7 +304,7 @@ def build(
     if not out.parent.is_dir():
         raise UsageError(f"{out.parent}: there is no such folder; create it first")
     bound = inputs.shapes(shape or [])
-    graph, weights = read_onnx_weights(model, batch=batch or None, shapes=bound or None)
+    graph, weights = read_model_weights(model, batch=batch or None, shapes=bound or None)
     values: Mapping[str, Any] | None = None if noise else weights
     if fold_batch_norm:
         graph, folds = fold_batch_norms(graph)

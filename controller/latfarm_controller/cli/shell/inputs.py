@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Models = Annotated[
     list[Path],
     typer.Argument(
-        help="ONNX files, or folders: all *.onnx files in a folder are read.", readable=False
+        help="ONNX or TFLite files, or folders: all *.onnx and *.tflite files in a folder are "
+        "read.",
+        readable=False,
     ),
 ]
 Platform = Annotated[
@@ -83,17 +85,19 @@ CampaignName = Annotated[
         help="Name for the campaign. The same command with another name starts a new campaign.",
     ),
 ]
+SUFFIXES = (".onnx", ".tflite")
+"""Suffixes of the files that are read where a folder is named."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
-    """The ONNX files among `paths`, each folder replaced by the files in it.
+    """The files of models among `paths`, each folder replaced by the files in it.
 
     Returns:
         The files, and whether the answer is a list: several files, or a folder, were named.
 
     Raises:
-        UsageError: a folder holds no ONNX file.
+        UsageError: a folder holds no model.
     """
     files: list[Path] = []
     in_folder = False
@@ -102,9 +106,10 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
             files.append(path)
             continue
         in_folder = True
-        found = sorted(path.rglob("*.onnx"))
+        found = sorted(file for end in SUFFIXES for file in path.rglob(f"*{end}"))
         if not found:
-            raise UsageError(f"{path}: this folder holds no *.onnx file")
+            ends = " or ".join(f"*{end}" for end in SUFFIXES)
+            raise UsageError(f"{path}: this folder holds no {ends} file")
         files.extend(found)
     return files, in_folder or len(files) > 1
 
@@ -150,7 +155,7 @@ def check_format(model_format: str, dtype: str) -> None:
 
 
 def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool = False) -> Graph:
-    """Read an ONNX file.
+    """Read an ONNX or TFLite file.
 
     Args:
         path: the file.
@@ -162,15 +167,15 @@ def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool =
         ModelFileError: the file is not a usable model.
         UsageError: a shape has another form.
     """
-    from latfarm_predictors.frontends.onnx import read_onnx
+    from latfarm_predictors.frontends.model_file import read_model as read
 
-    return read_onnx(path, batch=batch or None, shapes=shapes(shape) or None, optimise=optimise)
+    return read(path, batch=batch or None, shapes=shapes(shape) or None, optimise=optimise)
 
 
 def read_models(
     files: Sequence[Path], batch: int, shape: Sequence[str], *, optimise: bool = False
 ) -> list[tuple[Path, Graph]]:
-    """Read ONNX files; a file that is not a usable model is reported and left out.
+    """Read ONNX or TFLite files; a file that is not a usable model is reported and left out.
 
     Raises:
         UsageError: a shape has another form.
@@ -223,6 +228,6 @@ def for_platform(graph: Graph, platform: str) -> Graph:
     An int8 platform quantises float networks itself. There an int8 file stands for the float
     network that was quantised.
     """
-    from latfarm_controller.latency import as_asked
+    from latfarm_controller.platform_name import as_asked
 
     return as_asked(graph, platform)

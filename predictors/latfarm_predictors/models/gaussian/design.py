@@ -25,6 +25,7 @@ from latfarm_predictors.features.table_features import (
 )
 from latfarm_predictors.features.winograd import winograd_3x3, winograd_ratio
 from latfarm_predictors.models.gaussian.posterior import matern
+from latfarm_predictors.optional_libraries import library
 
 NOISE = 0.01
 """Variance of a measurement as a share of the variance of the process, before either is known."""
@@ -106,8 +107,7 @@ def most_informative(
     own = np.ones(len(candidates))
     roots: list[Array] = []  # rows of the covariance that conditioning on what is known takes off
     if len(known):
-        from scipy.linalg import solve_triangular
-
+        solve_triangular = library("scipy.linalg").solve_triangular
         covariance = matern(distances(known, known))
         covariance[np.diag_indices(len(known))] += noise
         factor = np.linalg.cholesky(covariance)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Rows
+from latfarm_predictors.optional_libraries import library
 
 _PRIOR_LOG_SCALE = 1.2
 """Mean of the prior of a log length scale; features are standardised."""
@@ -60,8 +61,7 @@ def search(
         rows: largest number of rows in a part.
         seed: random seed of the parts.
     """
-    from scipy.optimize import minimize
-
+    minimize = library("scipy.optimize").minimize
     parts = _parts(len(inputs), rows, seed)
     width = inputs.shape[1]
 
@@ -110,8 +110,7 @@ def penalised_likelihood(
         target: centred log residuals, shape (n,).
         variance: known variance of each target, shape (n,).
     """
-    from scipy.linalg.lapack import dpotrf, dpotri
-
+    lapack = library("scipy.linalg.lapack")
     width = inputs.shape[1]
     scaled = inputs / np.exp(point[:width])
     signal, noise, share = np.exp(point[width:])
@@ -122,10 +121,10 @@ def penalised_likelihood(
     kernel = signal * (1.0 + reach) * decay
     covariance = kernel.copy()
     covariance[np.diag_indices(len(target))] += noise + _JITTER + share * variance
-    factor, failed = dpotrf(covariance, lower=1, overwrite_a=1)
+    factor, failed = lapack.dpotrf(covariance, lower=1, overwrite_a=1)
     if failed:  # a point so extreme that rounding decides: tell the line search to step back
         return 1e10, np.zeros(width + 3)
-    half, _ = dpotri(factor, lower=1)
+    half, _ = lapack.dpotri(factor, lower=1)
     inverse = np.tril(half) + np.tril(half, -1).T
     weights = inverse @ target
     pull = inverse - np.outer(weights, weights)  # d nll = 0.5 tr(pull dK)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Rows, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
+from latfarm_predictors.optional_libraries import library
 
 MOST_PAR = 64
 """Largest number of parallel lanes of a dimension that is tried, as in the authors' generator."""
@@ -277,8 +278,7 @@ def _offset_fit(work: Array, padding: Array, latency: Array) -> tuple[float, flo
 
     The loss is linear in alpha, so non-negative least squares finds all three unknowns at once.
     """
-    from scipy.optimize import nnls
-
+    nnls = library("scipy.optimize").nnls
     columns = np.stack([np.ones_like(work), work, work * padding], axis=1)
     scale = columns.mean(axis=0)
     solution, norm = nnls(columns / scale / latency[:, None], np.ones(len(work)))

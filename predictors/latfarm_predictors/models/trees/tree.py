@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array
+from latfarm_predictors.optional_libraries import library
 
 Integers = npt.NDArray[np.int64]
 _LEAF = -1
@@ -89,9 +90,7 @@ def grow(
     Returns:
         The trees, and whether each tree's bootstrap holds each row, shape (trees, n).
     """
-    import sklearn
-    from sklearn.tree import DecisionTreeRegressor
-
+    sklearn, grower = library("sklearn"), library("sklearn.tree").DecisionTreeRegressor
     count = len(features)
     rows = np.ascontiguousarray(features, dtype=np.float32)
     wanted = np.ascontiguousarray(target, dtype=np.float64)[:, None]
@@ -105,7 +104,7 @@ def grow(
             chosen = np.random.RandomState(own).randint(0, count, count, dtype=np.int32)
             weight = np.bincount(chosen, minlength=count).astype(np.float64)
             seen[number] = weight > 0
-            tree = DecisionTreeRegressor(max_features=share, random_state=own)
+            tree = grower(max_features=share, random_state=own)
             grown.append(tree.fit(rows, wanted, sample_weight=weight, check_input=False).tree_)
     return _flat(grown), seen
 

@@ -29,5 +29,5 @@ def test_folder_is_searched(tmp_path: Path) -> None:
 
 
 def test_empty_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no \*\.onnx file"):
+    with pytest.raises(UsageError, match=r"no \*\.onnx or \*\.tflite file"):
         inputs.model_files([tmp_path])

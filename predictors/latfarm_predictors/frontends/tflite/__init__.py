@@ -1,0 +1,1 @@
+"""Reads TFLite files: their flatbuffer, their operators, and the Graph that they stand for."""

@@ -1,0 +1,74 @@
+"""`latfarm predict` answers from the sample bundle before anything was measured, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from latfarm_controller.config import load_config
+from latfarm_controller.training.bundles import next_path, open_or_sample
+from latfarm_predictors import load_sample
+from latfarm_predictors.bundle import save_bundle
+from latfarm_predictors.testing.onnx_files import write
+from latfarm_predictors.testing.synthetic import random_network
+
+Latfarm = Callable[..., Any]
+WORDS = "this is the sample bundle of a simulated NPU; it tells nothing of a machine of yours"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write(random_network(np.random.default_rng(3), "net"), tmp_path / "net.onnx")
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_without_any_bundle_the_sample_answers(latfarm: Latfarm, home: Path, model: Path) -> None:
+    ended = latfarm("predict", model)
+    assert ended.code == 0
+    assert "net on sim-npu: " in ended.out
+    assert f"{WORDS}; to measure this machine: latfarm demo" in squeezed(ended.out)
+    assert not home.exists()
+
+
+def test_no_remark_sends_anybody_to_the_simulated_board(latfarm: Latfarm, model: Path) -> None:
+    answer = json.loads(latfarm("predict", model, "-p", "sample", "--json").out)
+    remarks = answer["remarks"]
+    assert remarks[0]["kind"] == "sample"
+    assert {remark["command"] for remark in remarks} == {"latfarm demo"}
+    assert answer["platform"] == "sim-npu"
+    assert answer["bundle"] == load_sample().bundle
+    low, high = answer["interval_ms"]
+    assert 0 < low < answer["latency_ms"] < high
+    assert answer["calibrated"] is True
+    assert 0.0 <= answer["covered"] <= 1.0
+
+
+def test_a_table_says_it_for_each_model(latfarm: Latfarm, model: Path) -> None:
+    write(random_network(np.random.default_rng(4), "other"), model.with_name("other.onnx"))
+    ended = latfarm("predict", model.parent)
+    assert "2 of 2 on sim-npu: sample bundle; to measure this machine: latfarm demo" in squeezed(
+        ended.out
+    )
+
+
+def test_a_bundle_comes_before_the_sample(home: Path) -> None:
+    folder = load_config().bundles_dir
+    folder.mkdir(parents=True)
+    own = load_sample()
+    own.platform = "mine"
+    save_bundle(own, next_path(folder, "mine"), {})
+    assert [open_or_sample(folder, name)[1] for name in ("", "mine", "sample")] == [
+        False,
+        False,
+        True,
+    ]
+    own.platform = "sample"
+    save_bundle(own, next_path(folder, "sample"), {})
+    assert open_or_sample(folder, "sample")[1] is False
