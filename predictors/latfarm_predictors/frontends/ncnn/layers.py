@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.ncnn_param import NcnnLayer
-from latfarm_predictors.frontends.ncnn_windows import convolution, pooling
+from latfarm_predictors.frontends.ncnn.param import NcnnLayer
+from latfarm_predictors.frontends.ncnn.windows import convolution, pooling
 from latfarm_predictors.graph.builder import GraphBuilder
 
 Handler = Callable[[GraphBuilder, NcnnLayer, list[str]], list[str]]

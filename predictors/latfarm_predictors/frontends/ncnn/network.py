@@ -16,9 +16,9 @@ from latfarm_predictors.errors import (
     ModelFileError,
     UnsupportedOpError,
 )
-from latfarm_predictors.frontends.ncnn_layers import HANDLERS
-from latfarm_predictors.frontends.ncnn_param import NcnnLayer, read_layers
-from latfarm_predictors.frontends.ncnn_windows import is_int8
+from latfarm_predictors.frontends.ncnn.layers import HANDLERS
+from latfarm_predictors.frontends.ncnn.param import NcnnLayer, read_layers
+from latfarm_predictors.frontends.ncnn.windows import is_int8
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 

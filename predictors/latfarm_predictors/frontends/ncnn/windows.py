@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.frontends.ncnn_param import NcnnLayer
+from latfarm_predictors.frontends.ncnn.param import NcnnLayer
 from latfarm_predictors.graph.builder import GraphBuilder
 
 SAME_UPPER, SAME_LOWER = -233, -234
