@@ -3,7 +3,7 @@ PYTHON ?= python3
 GRPC_TOOLS_VERSION := 1.62.3
 BIN := .venv/bin
 UV := $(BIN)/uv
-STUBS := latfarm_protos/v1/agent.proto latfarm_protos/v1/controller.proto
+STUBS := latfarm_protos/v1/agent.proto latfarm_protos/v1/controller.proto latfarm_protos/v1/database.proto
 
 # pip reads its find-links from its own setting; uv reads only this one.
 ifdef PIP_FIND_LINKS

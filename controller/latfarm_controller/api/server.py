@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import grpc
-from latfarm_protos.v1 import controller_pb2_grpc
+from latfarm_protos.v1 import controller_pb2_grpc, database_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.database_service import DatabaseService
 from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.home_socket import HomeSocket
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
@@ -33,6 +34,7 @@ from latfarm_controller.metrics.port import MetricsPort, Observer
 from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
+from latfarm_controller.training.bundle_notes import campaigns_of_bundles
 
 LOOK_S = 0.2
 """Pause between two attempts to take the lock, in seconds."""
@@ -116,6 +118,9 @@ class ControllerServer:
         audit = AuditLog(self._config.audit_file)
         service = ControllerService(self._controller, audit, socket.user)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
+        protected = partial(campaigns_of_bundles, self._config.bundles_dir)
+        database = DatabaseService(store, protected, audit, socket.user)
+        database_pb2_grpc.add_DatabaseServiceServicer_to_server(database, self._server)
         self._server.add_insecure_port(f"unix:{socket.inner}")
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)

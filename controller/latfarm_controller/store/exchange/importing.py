@@ -90,7 +90,8 @@ class Importer:
         own: the rows are this farm's own, for example from a backup. They answer questions like
             measurements that were taken here.
         rehearse: only tell what would be taken; the store is left as it is.
-        on_progress: is told the number of measurements that are read.
+        on_progress: is told what is read, and how many were read; the last number is always 0. What
+            it raises interrupts the import.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Importer:
         *,
         own: bool = False,
         rehearse: bool = False,
-        on_progress: Callable[[int], None] = lambda _done: None,
+        on_progress: Callable[[str, int, int], None] = lambda _what, _done, _all: None,
     ) -> None:
         self._file: DuckDBFile | Rehearsal = file
         self._store = file
@@ -113,6 +114,11 @@ class Importer:
         words = (reader.kind, origin.source, origin.licence, origin.method, str(own))
         self._report = Imported(digest_of(reader.files, *words), own, rehearsed=rehearse)
         self._units = UnitCheck(file)
+
+    @property
+    def origin(self) -> Origin:
+        """What is known of the origin of the rows."""
+        return self._origin
 
     def run(self) -> Imported:
         """Import all rows.
@@ -179,6 +185,7 @@ class Importer:
             for row in self._file.all("SELECT hash FROM staged_graphs WHERE import_id = ?", named)
         }
         hashes: dict[str, str] = {}
+        read = 0
         records = self._reader.graphs()
         while chunk := list(islice(records, CHUNK_GRAPHS)):
             new = {}
@@ -196,6 +203,8 @@ class Importer:
                 with self._file.transaction("gather the graphs of an import") as cursor:
                     _insert(cursor, batch, "staged_graphs")
                 staged.update(new)
+            read += len(chunk)
+            self._on_progress("graphs", read, 0)
         return hashes
 
     def _stage_measurements(self, hashes: dict[str, str]) -> None:
@@ -215,7 +224,7 @@ class Importer:
                 lines = pa.array([record.line for record, _ in new], pa.int64())
                 with self._file.transaction("gather the rows of an import") as cursor:
                     _insert(cursor, table.append_column("line", lines), "staged_measurements")
-            self._on_progress(report.told)
+            self._on_progress("measurements", report.told, 0)
 
     def _taken(
         self, chunk: list[MeasurementRecord | Refused], hashes: dict[str, str]
