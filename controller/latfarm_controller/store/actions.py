@@ -16,7 +16,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.exchange.exporting import Selection, export
 from latfarm_controller.store.exchange.form import Origin
 from latfarm_controller.store.exchange.importing import Imported, Importer
-from latfarm_controller.store.exchange.readers.kinds import open_reader
+from latfarm_controller.store.exchange.readers.kinds import LATFARM, open_reader
 from latfarm_controller.store.upkeep.gc import collect_garbage
 from latfarm_controller.store.upkeep.info import describe
 from latfarm_controller.store.upkeep.verify import verify
@@ -101,6 +101,11 @@ def _export(desk: Desk, options: Options) -> dict[str, Any]:
 
 def _import(desk: Desk, options: Options) -> dict[str, Any]:
     reader = open_reader(Path(options["folder"]), options["format"])
+    if options["own"] and reader.kind != LATFARM:
+        raise UsageError(
+            f"{options['folder']}: these files are of the format {reader.kind}; only what latfarm "
+            "exported can be this farm's own"
+        )
     given = {name: text for name, text in options["origin"].items() if text}
     importer = Importer(
         desk.store.file,
