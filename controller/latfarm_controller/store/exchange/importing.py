@@ -31,7 +31,7 @@ CHUNK_RECORDS = 2000
 """How many records are read, and then kept together."""
 CHUNK_GRAPHS = 200
 """How many graphs are read, and then kept together: they are larger than measurements."""
-MOST_TOLD = 10_000
+MOST_TOLD = 50_000
 """Most refused rows that are told one by one; all are counted."""
 _MEASURED = ", ".join(name for name in rows.MEASUREMENT_COLUMNS if name != "seq")
 _GRAPHED = ", ".join(rows.GRAPH_COLUMNS)

@@ -60,12 +60,9 @@ class NnlqpFiles:
             self._lines = self._table.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError as error:
             raise UsageError(f"{self._table}: cannot be read: {error.strerror}") from error
-
-    @property
-    def paths(self) -> Sequence[Path]:
-        """The table, then each ONNX file that is there."""
         named = {row.network.rpartition("@")[0] for row in self.rows() if isinstance(row, TableRow)}
-        return [self._table, *(path for name in sorted(named) if (path := self._path(name)))]
+        there = (path for name in sorted(named) if (path := self._path(name)))
+        self.paths: Sequence[Path] = [self._table, *there]
 
     def networks(self) -> Iterator[TableNetwork | Refused]:
         """Each pair of an ONNX file and a batch size, where its first line stands."""

@@ -96,7 +96,7 @@ class TableFiles(Protocol):
 
     @property
     def paths(self) -> Sequence[Path]:
-        """All files."""
+        """All files: first the table, or one that lies beside it."""
         ...
 
     def networks(self) -> Iterator[TableNetwork | Refused]:

@@ -134,7 +134,7 @@ def test_ten_thousand_bad_lines_are_each_named_and_change_nothing_else(
     assert done.refused_rows == 10_001, "the network that cannot be read is told once more"
     network, *refused = done.refused
     assert network.reason.startswith("the network is not taken")
-    assert [each.line for each in refused] == list(range(5, 5 + 9_999))
+    assert [each.line for each in refused] == list(range(5, 5 + 10_000))
     for number, each in enumerate(refused):
         assert BAD_LINES[number % len(BAD_LINES)][1] in each.reason
     assert len(listed(store)) == 3
