@@ -23,7 +23,7 @@ from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.errors import ControllerError, StoreBusyError
+from latfarm_controller.errors import ControllerError, StoreBusyError, StoreError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.host import host_boot_id
@@ -31,7 +31,6 @@ from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.holder import holder_key
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
-from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 from latfarm_controller.training.bundle_notes import campaigns_of_bundles
@@ -49,7 +48,7 @@ class ControllerServer:
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
         self._lock = StoreLock(config.lock_file)
-        self._store: Store | None = None
+        self._store: DuckDBStore | None = None
         self._controller: Controller | None = None
         self._server: Any = None
         self._socket: HomeSocket | None = None
@@ -147,6 +146,17 @@ class ControllerServer:
         if public:
             self._lock.publish(self.address)
             self.continued = await self._controller.campaigns.continue_unattended()
+
+    @property
+    def store(self) -> DuckDBStore:
+        """The store that this server holds.
+
+        Raises:
+            StoreError: it is not open.
+        """
+        if self._store is None:
+            raise StoreError(f"{self._config.store_file}: the store is not open")
+        return self._store
 
     @property
     def outside(self) -> str:
