@@ -279,8 +279,9 @@ class Importer:
             )
             written = cursor.execute(
                 f"INSERT INTO graphs ({_GRAPHED}) SELECT {_GRAPHED} FROM staged_graphs "
-                "WHERE import_id = ? AND hash NOT IN (SELECT hash FROM graphs) "
-                "QUALIFY row_number() OVER (PARTITION BY hash) = 1",
+                # A window over whole graphs would need more memory than there may be.
+                "WHERE rowid IN (SELECT min(rowid) FROM staged_graphs WHERE import_id = ? "
+                "AND hash NOT IN (SELECT hash FROM graphs) GROUP BY hash)",
                 named,
             ).fetchone()
             report.graphs = int(written[0]) if written else 0

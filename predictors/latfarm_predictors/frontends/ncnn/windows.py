@@ -8,6 +8,7 @@ from math import prod
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.frontends.ncnn.param import NcnnLayer
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import AttrValue
 
 SAME_UPPER, SAME_LOWER = -233, -234
 """Pads of a convolution that keep the size; what is odd is added behind, or before."""
@@ -84,8 +85,13 @@ def pooling(b: GraphBuilder, layer: NcnnLayer, x: str) -> str:
     if not mean:
         return b.max_pool(x, kernel, stride, tuple(pads))
     if layer.whole(6) and any(pads):
-        attrs = {"kernel_shape": kernel, "strides": stride, "pads": tuple(pads)}
-        return b.op("AveragePool", [x], {**attrs, "count_include_pad": 1})
+        attrs: dict[str, AttrValue] = {
+            "kernel_shape": kernel,
+            "strides": stride,
+            "pads": tuple(pads),
+            "count_include_pad": 1,
+        }
+        return b.op("AveragePool", [x], attrs)
     return b.avg_pool(x, kernel, stride, tuple(pads))
 
 
