@@ -12,6 +12,8 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
+from tests.integration.conftest import WITHOUT_CAPABILITIES
+
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]
 
 WRITE = """
@@ -225,3 +227,43 @@ def test_a_disk_that_fills_during_an_import_leaves_nothing_half(tmp_path: Path) 
     assert run(0).stdout == "6000\n"
     with DuckDBStore(path) as store:
         assert len(list(store.measurements(foreign=True))) == 6000
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store.duckdb import DuckDBStore
+
+try:
+    DuckDBStore(Path(sys.argv[1])).close()
+except StoreError as error:
+    print(str(error).replace(chr(10), " "))
+    sys.exit(3)
+"""
+
+
+def test_a_store_that_may_only_be_read_is_refused_with_a_remedy(
+    tmp_path: Path, make_measurement: MakeMeasurement
+) -> None:
+    folder = tmp_path / "home"
+    with DuckDBStore(folder / "s") as store:
+        store.add_measurements("c", [make_measurement(1)])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    command = [sys.executable, "-c", WITHOUT_CAPABILITIES, sys.executable, "-c", OPEN]
+    for path in folder.iterdir():
+        path.chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        ended = subprocess.run(
+            [*command, str(folder / "s")], capture_output=True, text=True, check=False
+        )
+    finally:
+        folder.chmod(0o700)
+        for path in folder.iterdir():
+            path.chmod(0o600)
+    assert ended.returncode == 3, ended
+    assert "set LATFARM_HOME to a folder you may write" in ended.stdout
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with DuckDBStore(folder / "s") as store:
+        assert store.counts()["measurements"] == 1
