@@ -38,8 +38,8 @@ LATENCIES = "latency"
 """Name of HELP's folder with a table for each device."""
 HELP_METHOD = (
     "as the authors of HELP measured (Lee et al. 2021). The tables name cells; the network around "
-    "each is taken to be NAS-Bench-201's for CIFAR-10, and the batch size to be 1 where the name of "
-    "a table does not tell one"
+    "each is taken to be NAS-Bench-201's for CIFAR-10, and the batch size to be 1 where the name "
+    "of a table does not tell one"
 )
 RESOLUTION = 32
 """Height and width of the input in pixels."""
