@@ -19,7 +19,7 @@ from latfarm_controller.api import error_codes
 from latfarm_controller.api.home_socket import SocketUser
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.errors import ControllerError, UsageError
-from latfarm_controller.store.actions import ACTIONS, WRITING, Desk, perform
+from latfarm_controller.store.actions import WRITING, Desk, OnProgress, perform
 from latfarm_controller.store.duckdb import DuckDBStore
 
 Protected = Callable[[], Iterable[str]]
@@ -52,33 +52,33 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         self._audit = audit
         self._user_of = user_of
         self._writing = asyncio.Lock()
+        self._works: dict[asyncio.Task[dict[str, Any]], threading.Event] = {}
+
+    async def close(self) -> None:
+        """Stop what runs after its present step, and wait until it has ended."""
+        for left in self._works.values():
+            left.set()
+        if self._works:
+            await asyncio.wait(set(self._works))
 
     async def Perform(self, request: pb.PerformRequest, context: Any) -> AsyncIterator[Any]:
         """Do something with the store; progress comes first, then one outcome."""
         user = self._user_of(context.peer())
         try:
-            if request.action in WRITING:
-                async with self._writing:
-                    async for event in self._perform(request):
-                        yield event
-                actor = "local" if user is None else user.actor
-                self._audit.add(actor, f"database.{request.action}", request.options_json[:1000])
-            else:
-                async for event in self._perform(request):
-                    yield event
+            async for event in self._perform(request):
+                yield event
         except error_codes.KINDS as error:
             await error_codes.abort(context, error)
+        if request.action in WRITING:
+            actor = "local" if user is None else user.actor
+            self._audit.add(actor, f"database.{request.action}", request.options_json[:1000])
 
     async def _perform(self, request: pb.PerformRequest) -> AsyncIterator[Any]:
-        """Run an action in a thread, and hand on its progress."""
-        if request.action not in ACTIONS:
-            raise UsageError(f"there is no action {request.action!r}; use latfarm of one version")
-        try:
-            options = json.loads(request.options_json or "{}")
-        except ValueError as error:
-            raise UsageError(f"the options are no JSON: {error}") from error
+        """Run an action, and hand on its progress.
+
+        Only the newest progress is kept, so that a slow reader costs no memory and delays nobody.
+        """
         loop = asyncio.get_running_loop()
-        # Only the newest progress is kept, so that a slow reader costs no memory.
         news: asyncio.Queue[pb.PerformProgress] = asyncio.Queue(1)
         left = threading.Event()
 
@@ -93,8 +93,9 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
             progress = pb.PerformProgress(stage=stage, done=done, total=total)
             loop.call_soon_threadsafe(put, progress)
 
-        desk = Desk(self._store, self._protected, tell)
-        work = asyncio.create_task(asyncio.to_thread(perform, request.action, options, desk))
+        work = asyncio.create_task(self._work(request, tell))
+        self._works[work] = left
+        work.add_done_callback(self._ended)
         try:
             while not work.done():
                 told = asyncio.create_task(news.get())
@@ -105,8 +106,22 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
                     told.cancel()
             yield pb.PerformEvent(outcome_json=json.dumps(work.result(), default=str))
         finally:
-            left.set()
-            if not work.done():
-                # The thread ends by itself, and nobody else may write before it has.
-                await asyncio.shield(asyncio.wait({work}))
-                work.exception()
+            left.set()  # a thread cannot be cancelled; it ends at its next step
+
+    async def _work(self, request: pb.PerformRequest, tell: OnProgress) -> dict[str, Any]:
+        """Do the action in a thread; of those that write, one after the other."""
+        try:
+            options = json.loads(request.options_json or "{}")
+        except ValueError as error:
+            raise UsageError(f"the options are no JSON: {error}") from error
+        desk = Desk(self._store, self._protected, tell)
+        if request.action not in WRITING:
+            return await asyncio.to_thread(perform, request.action, options, desk)
+        async with self._writing:
+            return await asyncio.to_thread(perform, request.action, options, desk)
+
+    def _ended(self, work: asyncio.Task[dict[str, Any]]) -> None:
+        """Forget an action that has ended; nobody may be there to hear of its failure."""
+        self._works.pop(work, None)
+        if not work.cancelled():
+            work.exception()

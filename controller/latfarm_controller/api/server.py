@@ -52,6 +52,7 @@ class ControllerServer:
         self._controller: Controller | None = None
         self._server: Any = None
         self._socket: HomeSocket | None = None
+        self._database: DatabaseService | None = None
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
         self._dialled: DialledBoards | None = None
@@ -118,8 +119,8 @@ class ControllerServer:
         service = ControllerService(self._controller, audit, socket.user)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
         protected = partial(campaigns_of_bundles, self._config.bundles_dir)
-        database = DatabaseService(store, protected, audit, socket.user)
-        database_pb2_grpc.add_DatabaseServiceServicer_to_server(database, self._server)
+        self._database = DatabaseService(store, protected, audit, socket.user)
+        database_pb2_grpc.add_DatabaseServiceServicer_to_server(self._database, self._server)
         self._server.add_insecure_port(f"unix:{socket.inner}")
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
@@ -186,6 +187,7 @@ class ControllerServer:
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
         socket, self._socket = self._socket, None
+        database, self._database = self._database, None
         store, self._store = self._store, None
         port, self._metrics_port = self._metrics_port, None
         outside, self._outside = self._outside, None
@@ -205,6 +207,8 @@ class ControllerServer:
             try:
                 if server is not None:
                     await server.stop(grace=1.0)
+                if database is not None:
+                    await database.close()
                 if socket is not None:
                     await socket.close()
                     self._remove_short_dirs()
