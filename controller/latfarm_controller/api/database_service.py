@@ -96,16 +96,16 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         work = asyncio.create_task(self._work(request, tell))
         self._works[work] = left
         work.add_done_callback(self._ended)
+        told = asyncio.create_task(news.get())
         try:
             while not work.done():
-                told = asyncio.create_task(news.get())
                 await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
                 if told.done():
                     yield pb.PerformEvent(progress=told.result())
-                else:
-                    told.cancel()
+                    told = asyncio.create_task(news.get())
             yield pb.PerformEvent(outcome_json=json.dumps(work.result(), default=str))
         finally:
+            told.cancel()
             left.set()  # a thread cannot be cancelled; it ends at its next step
 
     async def _work(self, request: pb.PerformRequest, tell: OnProgress) -> dict[str, Any]:

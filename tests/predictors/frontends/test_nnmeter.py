@@ -11,8 +11,8 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.hash import hash_of
 
 
-def operator(kind: str, inputs: list[str], shape: list[int], **attrs: Any) -> dict[str, Any]:
-    attr = {"name": "", "type": kind, "output_shape": [shape] if shape else [], "attr": attrs}
+def operator(kind: str, inputs: list[str], made: list[int], **attrs: Any) -> dict[str, Any]:
+    attr = {"name": "", "type": kind, "output_shape": [made] if made else [], "attr": attrs}
     return {"inbounds": inputs, "attr": attr, "outbounds": []}
 
 

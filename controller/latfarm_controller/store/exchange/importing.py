@@ -35,6 +35,12 @@ MOST_TOLD = 50_000
 """Most refused rows that are told one by one; all are counted."""
 _MEASURED = ", ".join(name for name in rows.MEASUREMENT_COLUMNS if name != "seq")
 _GRAPHED = ", ".join(rows.GRAPH_COLUMNS)
+# The gathered graphs that are kept: graphs of refused rows alone are not. It has two parameters,
+# which are both the import.
+_NEW_GRAPHS = (
+    "import_id = ? AND hash NOT IN (SELECT hash FROM graphs) "
+    "AND hash IN (SELECT graph_hash FROM staged_measurements WHERE import_id = ?)"
+)
 # A foreign row is known if the same campaign told the same request on the same board at the same
 # time, here or in an earlier import.
 _SAME = (
@@ -157,9 +163,8 @@ class Importer:
         report.added = int(self._file.all(f"SELECT count(*) FROM ({self._chosen()})", named)[0][0])
         report.graphs = int(
             self._file.all(
-                "SELECT count(DISTINCT hash) FROM staged_graphs WHERE import_id = ? "
-                "AND hash NOT IN (SELECT hash FROM graphs)",
-                named,
+                f"SELECT count(DISTINCT hash) FROM staged_graphs WHERE {_NEW_GRAPHS}",
+                named * 2,
             )[0][0]
         )
         staged = "SELECT count(*) FROM staged_measurements WHERE import_id = ?"
@@ -280,9 +285,9 @@ class Importer:
             written = cursor.execute(
                 f"INSERT INTO graphs ({_GRAPHED}) SELECT {_GRAPHED} FROM staged_graphs "
                 # A window over whole graphs would need more memory than there may be.
-                "WHERE rowid IN (SELECT min(rowid) FROM staged_graphs WHERE import_id = ? "
-                "AND hash NOT IN (SELECT hash FROM graphs) GROUP BY hash)",
-                named,
+                f"WHERE rowid IN (SELECT min(rowid) FROM staged_graphs WHERE {_NEW_GRAPHS} "
+                "GROUP BY hash)",
+                named * 2,
             ).fetchone()
             report.graphs = int(written[0]) if written else 0
             staged = cursor.execute(

@@ -171,16 +171,16 @@ class TableReader:
     ) -> MeasurementRecord:
         """The record of a row; its line is its number among all rows of all files."""
         latency_ms = checked_latency(_number(row.latency, "the latency"))
-        key = (row.network, row.platform, row.board)
-        before = seen.setdefault(key, row.line)
-        if before != row.line:
-            raise BadRowError(f"the same network and platform stand in line {before} already")
         graph_hash = self._hashes.get(row.network)
         if graph_hash is None:
             raise BadRowError(
                 f"there is no graph of {row.network[:100]}"
                 + (f": {self._missing[row.network][:150]}" if row.network in self._missing else "")
             )
+        key = (row.network, row.platform, row.board)
+        before = seen.setdefault(key, row.line)
+        if before != row.line:
+            raise BadRowError(f"the same network and platform stand in line {before} already")
         min_ms = None if row.min_ms is None else _number(row.min_ms, "the least latency")
         campaign_id = f"{self.kind}-table"
         told = Measurement(

@@ -24,8 +24,8 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 from onnx import TensorProto, helper, save
 
-CELL = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|none~2|"
-OTHER = "|nor_conv_1x1~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|none~2|"
+CELL = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|skip_connect~2|"
+OTHER = "|nor_conv_1x1~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|skip_connect~2|"
 DEAD = "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"
 
 
