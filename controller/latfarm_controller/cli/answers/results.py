@@ -93,18 +93,10 @@ def list_results(
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
-        found = list(
-            islice(
-                client.detailed_results(
-                    platform=platform,
-                    campaign_id=campaign,
-                    purpose=purpose,
-                    limit=limit,
-                    foreign=foreign,
-                ),
-                limit or None,
-            )
+        told = client.detailed_results(
+            platform=platform, campaign_id=campaign, purpose=purpose, limit=limit, foreign=foreign
         )
+        found = list(islice(told, limit or None))
     if as_json:
         output.json_text([_as_dict(measurement, details) for measurement, details in found])
         return

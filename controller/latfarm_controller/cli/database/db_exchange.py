@@ -21,6 +21,15 @@ Licence = Annotated[
 Method = Annotated[
     str, typer.Option("--method", help="How it was measured, in one sentence or as a citation.")
 ]
+Kind = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="latfarm, nnlqp (gt.txt with its ONNX files), nnlqp-cells (cells.csv), help (HELP's "
+        "NASBench-201 tables), ncnn (benchmarks.csv with models/*.param), or nn-meter (.jsonl "
+        "files). Default: what the files in the folder are.",
+    ),
+]
 OWN_METHOD = "latfarm, as docs/measuring.md describes"
 """How this farm measures, for exports."""
 
@@ -87,15 +96,7 @@ def import_(
     folder: Annotated[
         Path, typer.Argument(help="What latfarm db export wrote, or the files of another project.")
     ],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="latfarm, nnlqp (gt.txt with its ONNX files), nnlqp-cells (cells.csv), help "
-            "(HELP's NASBench-201 tables), ncnn (benchmarks.csv with models/*.param), or nn-meter "
-            "(.jsonl files). Default: what the files in the folder are.",
-        ),
-    ] = "",
+    kind: Kind = "",
     source: Source = "",
     licence: Licence = "",
     method: Method = "",
