@@ -54,13 +54,35 @@ def places(killed: Path, count: int = PLACES) -> list[int]:
     return sorted({0, size - 1, *(draw.randrange(size) for _ in range(count))})
 
 
-def copied(killed: Path, folder: Path, change: Callable[[bytearray], bytearray]) -> Path:
-    """The store with another log."""
+def unchanged(data: bytearray, _at: int) -> bytearray:
+    return data
+
+
+def cut(data: bytearray, at: int) -> bytearray:
+    return data[:at]
+
+
+def flipped(data: bytearray, at: int) -> bytearray:
+    data[at] ^= 0x55
+    return data
+
+
+def holed(data: bytearray, at: int) -> bytearray:
+    """A page of zeros, as a file system leaves it that lost the data but not the size."""
+    stop = min(len(data), at + 512)
+    data[at:stop] = bytes(stop - at)
+    return data
+
+
+def copied(
+    killed: Path, folder: Path, change: Callable[[bytearray, int], bytearray], at: int = 0
+) -> Path:
+    """The store with a log that is changed at a place."""
     folder.mkdir()
     for name in PARTS:
         shutil.copyfile(killed / name, folder / name)
     log = folder / "s.wal"
-    log.write_bytes(change(bytearray(log.read_bytes())))
+    log.write_bytes(change(bytearray(log.read_bytes()), at))
     return folder / "s"
 
 
@@ -103,39 +125,28 @@ def check(path: Path) -> None:
 
 
 def test_an_undamaged_log_loses_nothing(killed: Path, tmp_path: Path) -> None:
-    rows, losses = held(copied(killed, tmp_path / "copy", lambda data: data))
+    rows, losses = held(copied(killed, tmp_path / "copy", unchanged))
     assert len(rows) == IN_FILE + IN_LOG
     assert losses == []
 
 
 def test_a_log_that_is_cut_anywhere(killed: Path, tmp_path: Path) -> None:
     for place in places(killed):
-        check(copied(killed, tmp_path / f"cut{place}", lambda data, at=place: data[:at]))
+        check(copied(killed, tmp_path / f"cut{place}", cut, place))
 
 
 def test_a_log_with_a_wrong_byte_anywhere(killed: Path, tmp_path: Path) -> None:
-    def flipped(data: bytearray, at: int) -> bytearray:
-        data[at] ^= 0x55
-        return data
-
     for place in places(killed, PLACES // 3):
-        check(copied(killed, tmp_path / f"flip{place}", lambda data, at=place: flipped(data, at)))
+        check(copied(killed, tmp_path / f"flip{place}", flipped, place))
 
 
 def test_a_log_with_a_hole_anywhere(killed: Path, tmp_path: Path) -> None:
-    """A page of zeros, as a file system leaves it that lost the data but not the size."""
-
-    def holed(data: bytearray, at: int) -> bytearray:
-        stop = min(len(data), at + 512)
-        data[at:stop] = bytes(stop - at)
-        return data
-
     for place in places(killed, PLACES // 6):
-        check(copied(killed, tmp_path / f"hole{place}", lambda data, at=place: holed(data, at)))
+        check(copied(killed, tmp_path / f"hole{place}", holed, place))
 
 
 def test_a_log_that_is_gone(killed: Path, tmp_path: Path) -> None:
-    path = copied(killed, tmp_path / "gone", lambda data: data)
+    path = copied(killed, tmp_path / "gone", unchanged)
     path.with_name("s.wal").unlink()
     rows, losses = held(path)
     assert len(rows) == IN_FILE
