@@ -39,7 +39,7 @@ db_exchange.register(app)
 def info(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
     """Show what the store holds: size, platforms and imports.
 
-    Losses that were noticed are told, too.
+    Platforms of other farms and losses that were noticed are told, too.
 
     \b
     Examples:
@@ -71,6 +71,13 @@ def info(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
             for each in told["platforms"]
         ],
     )
+    if told["foreign_platforms"]:
+        header = ["platform", "measurements", "graphs", "source"]
+        output.table(
+            "Platforms of others",
+            header,
+            [[str(each[name]) for name in header] for each in told["foreign_platforms"]],
+        )
     if told["imports"]:
         header = ["source", "licence", "kind", "state", "added"]
         output.table(

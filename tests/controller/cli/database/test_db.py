@@ -141,6 +141,9 @@ def test_published_measurements_are_rehearsed_and_then_taken(
     told = json.loads(latfarm("db", "info", "--json").out)
     assert told["rows"]["foreign_measurements"] == 1
     assert told["imports"][0]["kind"] == "nnlqp-cells"
+    (platform,) = told["foreign_platforms"]
+    assert (platform["platform"], platform["graphs"]) == ("gpu-gtx1660-trt7.1-fp32", 1)
+    assert "gpu-gtx1660-trt7.1-fp32" in latfarm("db", "info").out
     own = latfarm("db", "import", folder, "--own")
     assert own.code == 2
     assert "only what latfarm exported" in own.err
