@@ -3,7 +3,7 @@ PYTHON ?= python3
 GRPC_TOOLS_VERSION := 1.62.3
 BIN := .venv/bin
 UV := $(BIN)/uv
-STUBS := latfarm_protos/v1/agent.proto latfarm_protos/v1/controller.proto
+STUBS := latfarm_protos/v1/agent.proto latfarm_protos/v1/controller.proto latfarm_protos/v1/database.proto
 
 # pip reads its find-links from its own setting; uv reads only this one.
 ifdef PIP_FIND_LINKS
@@ -107,7 +107,7 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --upgrade -o constraints-uv.txt -
 
 ##@ Tests
-.PHONY: test-fast test test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust
+.PHONY: test-fast test test-database-damage test-database-kills test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust
 
 # Folders of code that only computes; tests marked slow are left out.
 FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
@@ -131,6 +131,12 @@ test-farm-all: setup-farm ## all tests on virtual boards; as root, takes an hour
 
 test-ray-faults: setup ## campaigns while GCS, raylets, shards and builders are killed; some minutes
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/controller/farm/processes $(TEST_FLAGS)
+
+test-database-kills: setup ## kill -9 of the serving process, 50 times under queries, writes and imports; some minutes
+	@LATFARM_DATABASE_KILLS=50 $(BIN)/python -m pytest -n 0 tests/controller/api/test_database_kills.py $(TEST_FLAGS)
+
+test-database-damage: setup ## the write-ahead log of a store, cut or damaged at hundreds of places; some minutes
+	@LATFARM_DAMAGED_PLACES=300 $(BIN)/python -m pytest -n 0 --timeout 3600 tests/controller/store/upkeep/test_log_damage.py $(TEST_FLAGS)
 
 PYTHONS ?= python3.8 python3.9 python3.10 python3.12 python3.13
 

@@ -227,11 +227,26 @@ class ControllerClient:
             yield messages.measurement_from_pb(message)
 
     def detailed_results(
-        self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0
+        self,
+        *,
+        platform: str = "",
+        campaign_id: str = "",
+        purpose: str = "",
+        limit: int = 0,
+        foreign: bool = False,
     ) -> Iterator[tuple[Measurement, dict[str, Any]]]:
-        """The same, each with what the store knows besides; see `app.result_details`."""
+        """The same, each with what the store knows besides; see `app.result_details`.
+
+        With `foreign`, measurements of other farms are listed, too; their conditions tell source,
+        licence and method.
+        """
         request = pb.ListMeasurementsRequest(
-            platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit, details=True
+            platform=platform,
+            campaign_id=campaign_id,
+            purpose=purpose,
+            limit=limit,
+            details=True,
+            foreign=foreign,
         )
         for message in self._stream(self._stub.ListResults(request)):
             yield messages.measurement_from_pb(message), messages.details_from_pb(message)

@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 import grpc
-from latfarm_protos.v1 import controller_pb2_grpc
+from latfarm_protos.v1 import controller_pb2_grpc, database_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.database_service import DatabaseService
 from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.home_socket import HomeSocket
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
@@ -22,7 +23,7 @@ from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.errors import ControllerError, StoreBusyError
+from latfarm_controller.errors import ControllerError, StoreBusyError, StoreError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.host import host_boot_id
@@ -30,9 +31,9 @@ from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.holder import holder_key
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.port import MetricsPort, Observer
-from latfarm_controller.store.base import Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
+from latfarm_controller.training.bundle_notes import campaigns_of_bundles
 
 LOOK_S = 0.2
 """Pause between two attempts to take the lock, in seconds."""
@@ -47,10 +48,11 @@ class ControllerServer:
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
         self._lock = StoreLock(config.lock_file)
-        self._store: Store | None = None
+        self._store: DuckDBStore | None = None
         self._controller: Controller | None = None
         self._server: Any = None
         self._socket: HomeSocket | None = None
+        self._database: DatabaseService | None = None
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
         self._dialled: DialledBoards | None = None
@@ -116,6 +118,9 @@ class ControllerServer:
         audit = AuditLog(self._config.audit_file)
         service = ControllerService(self._controller, audit, socket.user)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
+        protected = partial(campaigns_of_bundles, self._config.bundles_dir)
+        self._database = DatabaseService(store, protected, audit, socket.user)
+        database_pb2_grpc.add_DatabaseServiceServicer_to_server(self._database, self._server)
         self._server.add_insecure_port(f"unix:{socket.inner}")
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
@@ -142,6 +147,17 @@ class ControllerServer:
         if public:
             self._lock.publish(self.address)
             self.continued = await self._controller.campaigns.continue_unattended()
+
+    @property
+    def store(self) -> DuckDBStore:
+        """The store that this server holds.
+
+        Raises:
+            StoreError: it is not open.
+        """
+        if self._store is None:
+            raise StoreError(f"{self._config.store_file}: the store is not open")
+        return self._store
 
     @property
     def outside(self) -> str:
@@ -171,6 +187,7 @@ class ControllerServer:
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
         socket, self._socket = self._socket, None
+        database, self._database = self._database, None
         store, self._store = self._store, None
         port, self._metrics_port = self._metrics_port, None
         outside, self._outside = self._outside, None
@@ -190,6 +207,8 @@ class ControllerServer:
             try:
                 if server is not None:
                     await server.stop(grace=1.0)
+                if database is not None:
+                    await database.close()
                 if socket is not None:
                     await socket.close()
                     self._remove_short_dirs()

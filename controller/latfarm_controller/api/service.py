@@ -247,6 +247,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             purpose=request.purpose,
             limit=request.limit,
             details=request.details,
+            foreign=request.foreign,
         ):
             yield messages.measurement_to_pb(measurement, details)
 

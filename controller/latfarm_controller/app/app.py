@@ -120,12 +120,20 @@ class Controller:
         return found
 
     async def results(
-        self, *, platform: str, campaign_id: str, purpose: str, limit: int, details: bool = False
+        self,
+        *,
+        platform: str,
+        campaign_id: str,
+        purpose: str,
+        limit: int,
+        details: bool = False,
+        foreign: bool = False,
     ) -> AsyncIterator[tuple[Measurement, dict[str, Any] | None]]:
         """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
 
         Beside each stands what the newest bundle of its platform says of it (`bundle_notes`), and,
-        if `details` are asked for, what else the store knows of it (`result_details`).
+        if `details` are asked for, what else the store knows of it (`result_details`). Measurements
+        of other farms are listed only if `foreign` is set.
 
         Raises:
             UsageError: there is no such campaign, or nothing was measured on such a platform or
@@ -136,7 +144,11 @@ class Controller:
 
         def read() -> list[tuple[Measurement, dict[str, Any] | None]]:
             stored = self._store.measurements(
-                platform=platform, campaign_id=campaign_id, purpose=purpose, limit=limit
+                platform=platform,
+                campaign_id=campaign_id,
+                purpose=purpose,
+                limit=limit,
+                foreign=foreign,
             )
             found = self._notes.noted(stored)
             if not found:

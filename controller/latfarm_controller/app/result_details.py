@@ -18,7 +18,7 @@ from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import did_you_mean
-from latfarm_controller.store.base import Store
+from latfarm_controller.store.base import FOREIGN, Store
 
 KERNELS = frozenset({"kernel", "probe"})
 """The purposes of measurements whose graph is one kernel."""
@@ -66,7 +66,8 @@ class ResultDetails:
             origins = {key: list(found) for key, found in self._store.origins(asked).items()}
         details = []
         for measurement in measurements:
-            told = origins.get(measurement.request_id, [])
+            ours = FOREIGN[0] not in measurement.conditions
+            told = origins.get(measurement.request_id, []) if ours else []
             origin = campaign_id or (told.pop(0) if told else "")
             graph = self._graph(measurement.graph_hash, kernel=measurement.purpose in KERNELS)
             details.append({**graph, "campaign_id": origin, "campaign": names.get(origin, "")})

@@ -152,9 +152,7 @@ class AnswerReader:
             )
             for row in others:
                 measurement = self._convert(row[1 + len(FOREIGN) :])
-                origin = dict(zip(FOREIGN, row[1:], strict=False))
-                conditions = {**measurement.conditions, **origin}
-                found[int(row[0])] = replace(measurement, conditions=conditions)
+                found[int(row[0])] = with_origin(measurement, row[1:])
         return found
 
     def _hashes(self, network_hash: str) -> list[str]:
@@ -184,6 +182,19 @@ class AnswerReader:
             )
             best = found[0] if found else None
         return None if best is None else int(best[0])
+
+
+def with_origin(measurement: Measurement, told: Sequence[Any]) -> Measurement:
+    """A measurement of another farm with its origin among its conditions; an own one as it is.
+
+    Args:
+        measurement: the measurement.
+        told: it begins with the values of `FOREIGN`, which are empty for an own measurement.
+    """
+    origin = dict(zip(FOREIGN, told, strict=False))
+    if not any(origin.values()):
+        return measurement
+    return replace(measurement, conditions={**measurement.conditions, **origin})
 
 
 def _where(query: AnswerQuery) -> tuple[str, list[object]]:

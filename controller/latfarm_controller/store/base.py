@@ -148,6 +148,7 @@ class Store(Protocol):
         purpose: str = "",
         graph_hash: str = "",
         limit: int = 0,
+        foreign: bool = False,
     ) -> Iterator[Measurement]:
         """All measurements that match, the newest first, the discarded ones too.
 
@@ -157,6 +158,7 @@ class Store(Protocol):
             purpose: only with this purpose.
             graph_hash: only of the graph with this hash.
             limit: most measurements to return; 0: all.
+            foreign: those of other farms too. Their conditions tell source, licence and method.
         """
         ...
 

@@ -21,14 +21,13 @@ from latfarm_controller.store import rows, snapshot, writes
 from latfarm_controller.store.answers import GOOD, TOLD, USED, AnswerReader
 from latfarm_controller.store.base import AnswerQuery, BoardEvent, CampaignRecord, FoundResult
 from latfarm_controller.store.duckdb_file import DuckDBFile
+from latfarm_controller.store.listing import listed, where_of
 from latfarm_controller.store.lock import Holder
 from latfarm_controller.store.migrate import schema_version
 
 T = TypeVar("T")
 MAX_REASON_LENGTH = 200
 """Most letters of the reason why a row cannot be read."""
-PAGE_ROWS = 2000
-"""How many measurements a listing reads at a time."""
 
 _READ = ", ".join(rows.READ_COLUMNS)
 
@@ -70,6 +69,21 @@ class DuckDBStore:
         # Hashes of graphs known to be in the file. Only this process writes it, and no graph is
         # ever deleted from it.
         self._graphs_kept: set[str] = set()
+
+    @property
+    def file(self) -> DuckDBFile:
+        """The open file, for what concerns the store as a whole."""
+        return self._file
+
+    def refresh(self) -> None:
+        """Learn anew what the file holds, after rows were imported or removed beside this object.
+
+        Others may read and write meanwhile.
+        """
+        with self._file.alone():
+            self._graphs_kept.clear()
+            if self._answers.indexed:
+                self._answers.build_index()
 
     def _read(self, convert: Callable[[Any], T], row: Any) -> T:
         """Make an object of a row.
@@ -153,34 +167,20 @@ class DuckDBStore:
         purpose: str = "",
         graph_hash: str = "",
         limit: int = 0,
+        foreign: bool = False,
     ) -> Iterator[Measurement]:
-        """All measurements that match, the newest first.
-
-        They are read page by page, and each page shows what is stored when it is read.
-        """
+        """All measurements that match, the newest first."""
         filters = {
             "platform": platform,
             "campaign_id": campaign_id,
             "purpose": purpose,
             "graph_hash": graph_hash,
         }
-        where, values = _where(filters)
-        left = limit if limit > 0 else -1
-        after: list[object] = []
-        while left != 0:
-            page = PAGE_ROWS if left < 0 else min(PAGE_ROWS, left)
-            beyond = f" AND ({TOLD}, seq) < (?, ?)" if after else ""
-            found = self._file.all(
-                f"SELECT {TOLD}, seq, {_READ} FROM measurements WHERE {where}{beyond} "
-                f"ORDER BY {TOLD} DESC, seq DESC LIMIT {page}",
-                [*values, *after],
-            )
-            for row in found:
-                yield self._read(rows.measurement_from_row, row[2:])
-            if len(found) < page:
-                return
-            after = list(found[-1][:2])
-            left = left - len(found) if left > 0 else left
+
+        def convert(row: Sequence[Any]) -> Measurement:
+            return self._read(rows.measurement_from_row, row)
+
+        return listed(self._file, convert, filters, limit, foreign)
 
     def latest(
         self,
@@ -241,7 +241,7 @@ class DuckDBStore:
 
     def board_events(self, board: str = "", limit: int = 0) -> list[BoardEvent]:
         """The events of a board, or of all boards, the newest first; `limit` 0 returns all."""
-        where, values = _where({"board": board})
+        where, values = where_of({"board": board})
         found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events WHERE {where} "
             f"ORDER BY seq DESC {f'LIMIT {limit}' if limit > 0 else ''}",
@@ -382,9 +382,3 @@ class DuckDBStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _where(filters: dict[str, str]) -> tuple[str, list[object]]:
-    """The WHERE clause for filters by column, and its values; empty filters are left out."""
-    chosen = {name: value for name, value in filters.items() if value}
-    return " AND ".join(["true", *(f"{name} = ?" for name in chosen)]), list(chosen.values())

@@ -155,6 +155,23 @@ class DuckDBFile:
             self._commits += 1
             self._mark.write(self._commits)
 
+    @contextmanager
+    def rehearsal(self, action: str) -> Iterator[Rehearsal]:
+        """A place to write in that nobody else sees; nothing of it stays.
+
+        Others read and write meanwhile. Insert only into tables without keys, because a key that
+        is inserted here would make the transactions of others fail.
+
+        Raises:
+            StoreError: something in the block failed; tells the file, the `action` and a remedy.
+        """
+        with self.read(action) as cursor:
+            cursor.execute("BEGIN TRANSACTION")
+            try:
+                yield Rehearsal(cursor)
+            finally:
+                _rollback(cursor)
+
     def _last_block(self) -> int:
         """The highest number of a block of the file that a table uses; -1 if there is none."""
         parts = (
@@ -197,6 +214,28 @@ class DuckDBFile:
             raise type(error)(f"{self.path}: cannot {action}: {error}") from error
         except (duckdb.Error, pa.ArrowException, PredictorsError, OSError, UnicodeError) as error:
             raise as_store_error(self.path, action, error) from error
+
+
+class Rehearsal:
+    """Reads and writes within one transaction that is never committed; not thread-safe.
+
+    Args:
+        cursor: within the transaction.
+    """
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursor = cursor
+
+    def all(
+        self, query: str, parameters: Sequence[object] | dict[str, object] = ()
+    ) -> list[tuple[Any, ...]]:
+        """All rows that a query returns."""
+        return self._cursor.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def transaction(self, _action: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The cursor, to write with; what is written is forgotten in the end."""
+        yield self._cursor
 
 
 def arrow_batches(

@@ -305,18 +305,20 @@ class GetCampaignRequest(_message.Message):
     def __init__(self, campaign_id: _Optional[str] = ...) -> None: ...
 
 class ListMeasurementsRequest(_message.Message):
-    __slots__ = ("platform", "campaign_id", "purpose", "limit", "details")
+    __slots__ = ("platform", "campaign_id", "purpose", "limit", "details", "foreign")
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     CAMPAIGN_ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     platform: str
     campaign_id: str
     purpose: str
     limit: int
     details: bool
-    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ..., details: bool = ...) -> None: ...
+    foreign: bool
+    def __init__(self, platform: _Optional[str] = ..., campaign_id: _Optional[str] = ..., purpose: _Optional[str] = ..., limit: _Optional[int] = ..., details: bool = ..., foreign: bool = ...) -> None: ...
 
 class GetGraphRequest(_message.Message):
     __slots__ = ("hash",)

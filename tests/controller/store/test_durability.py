@@ -12,6 +12,8 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
+from tests.integration.conftest import WITHOUT_CAPABILITIES
+
 MakeMeasurement = Callable[..., tuple[Measurement, Graph]]
 
 WRITE = """
@@ -176,3 +178,92 @@ def test_another_program_that_has_the_file_open_is_named(tmp_path: Path) -> None
                 DuckDBStore(path)
         finally:
             process.kill()
+
+
+IMPORT = """
+import os, resource, signal, sys
+from pathlib import Path
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store.duckdb_file import DuckDBFile
+from latfarm_controller.store.exchange.importing import Importer
+from latfarm_controller.store.exchange.readers.kinds import open_reader
+
+path, folder, limit_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+file = DuckDBFile(path)
+reader = open_reader(folder)
+if limit_bytes:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+try:
+    print(Importer(file, reader, reader.origin).run().added)
+except StoreError as error:
+    print(str(error).replace(chr(10), " "), flush=True)
+    os._exit(3)
+file.close()
+"""
+
+
+def test_a_disk_that_fills_during_an_import_leaves_nothing_half(tmp_path: Path) -> None:
+    path, folder = tmp_path / "s", tmp_path / "ncnn"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "net.param").write_text(
+        "7767517\n2 2\nInput x 0 1 x 0=4 1=4 2=3\nReLU r 1 1 x r\n"
+    )
+    head = "board,run,num_threads,powersave,gpu_device,loop_count,model,min_ms,max_ms,avg_ms\n"
+    rows = [f"board {i:05d} of many,{i},1,0,-1,4,net,1,3,2\n" for i in range(6000)]
+    (folder / "benchmarks.csv").write_text(head + "".join(rows))
+    with DuckDBStore(path):
+        pass
+
+    def run(limit_bytes: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", IMPORT, str(path), str(folder), str(limit_bytes)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    full = run(200_000)
+    assert full.returncode == 3, full
+    assert str(path) in full.stdout
+    with DuckDBStore(path) as store:
+        assert list(store.measurements(foreign=True)) == []
+    assert run(0).stdout == "6000\n"
+    with DuckDBStore(path) as store:
+        assert len(list(store.measurements(foreign=True))) == 6000
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from latfarm_controller.errors import StoreError
+from latfarm_controller.store.duckdb import DuckDBStore
+
+try:
+    DuckDBStore(Path(sys.argv[1])).close()
+except StoreError as error:
+    print(str(error).replace(chr(10), " "))
+    sys.exit(3)
+"""
+
+
+def test_a_store_that_may_only_be_read_is_refused_with_a_remedy(
+    tmp_path: Path, make_measurement: MakeMeasurement
+) -> None:
+    folder = tmp_path / "home"
+    with DuckDBStore(folder / "s") as store:
+        store.add_measurements("c", [make_measurement(1)])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    command = [sys.executable, "-c", WITHOUT_CAPABILITIES, sys.executable, "-c", OPEN]
+    for path in folder.iterdir():
+        path.chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        ended = subprocess.run(
+            [*command, str(folder / "s")], capture_output=True, text=True, check=False
+        )
+    finally:
+        folder.chmod(0o700)
+        for path in folder.iterdir():
+            path.chmod(0o600)
+    assert ended.returncode == 3, ended
+    assert "set LATFARM_HOME to a folder you may write" in ended.stdout
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with DuckDBStore(folder / "s") as store:
+        assert store.counts()["measurements"] == 1

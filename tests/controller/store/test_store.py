@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from latfarm_controller.errors import StoreError
-from latfarm_controller.store import duckdb as store_module
+from latfarm_controller.store import listing as store_module
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.equivalences import network_hash_of

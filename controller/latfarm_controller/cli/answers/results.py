@@ -25,6 +25,7 @@ app = typer.Typer(
       latfarm results --limit 20
       latfarm results --campaign demo --purpose network --json
       latfarm results --purpose query --energy
+      latfarm results --foreign -p gpu-T4-trt7.1-fp32
       latfarm results export measurements.parquet
       latfarm results export measurements.csv --platform local-onnxruntime1.31-fp32-1t
     """,
@@ -55,6 +56,16 @@ Purpose = Annotated[
 ]
 
 
+Foreign = Annotated[
+    bool,
+    typer.Option(
+        "--foreign",
+        help="List measurements of other farms, too (latfarm db import), with their source, "
+        "licence and method.",
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     """Add the commands."""
     root.add_typer(app, name="results")
@@ -72,6 +83,7 @@ def list_results(
     energy: Annotated[
         bool, typer.Option("--energy", help="Show the energy of an inference, too.")
     ] = False,
+    foreign: Foreign = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -81,14 +93,10 @@ def list_results(
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
-        found = list(
-            islice(
-                client.detailed_results(
-                    platform=platform, campaign_id=campaign, purpose=purpose, limit=limit
-                ),
-                limit or None,
-            )
+        told = client.detailed_results(
+            platform=platform, campaign_id=campaign, purpose=purpose, limit=limit, foreign=foreign
         )
+        found = list(islice(told, limit or None))
     if as_json:
         output.json_text([_as_dict(measurement, details) for measurement, details in found])
         return
@@ -99,6 +107,7 @@ def list_results(
             *output.LATENCY_HEADER,
             *(output.ENERGY_HEADER if energy else ()),
             *("runs", "outcome"),
+            *(("origin",) if foreign else ()),
         ],
         [
             [
@@ -112,10 +121,19 @@ def list_results(
                 *(output.energy_cells(m) if energy else ()),
                 str(m.runs),
                 m.error_code or output.stability(m) or str(m.outcome),
+                *((_origin(m),) if foreign else ()),
             ]
             for m, details in found
         ],
     )
+
+
+def _origin(measurement: Measurement) -> str:
+    """Source, licence and method of a measurement of another farm; empty for an own one."""
+    from latfarm_controller.store.base import FOREIGN
+
+    told = (measurement.conditions.get(name, "") for name in FOREIGN)
+    return ", ".join(text for text in told if text)
 
 
 def _when(measurement: Measurement) -> str:
@@ -143,6 +161,7 @@ def export(
     platform: Platform = "",
     campaign: CampaignOption = "",
     purpose: Purpose = "",
+    foreign: Foreign = False,
     wait_s: inputs.Wait = 0.0,
 ) -> None:
     """Write measurements as CSV or Parquet.
@@ -160,7 +179,9 @@ def export(
 
     check_path(path)
     with controller(wait_s) as client:
-        found = client.detailed_results(platform=platform, campaign_id=campaign, purpose=purpose)
+        found = client.detailed_results(
+            platform=platform, campaign_id=campaign, purpose=purpose, foreign=foreign
+        )
         with callers_umask():
             rows = write_results(path, found)
     output.err().print(f"{rows} measurements were written to {path}")

@@ -9,21 +9,20 @@ import typer
 
 from latfarm_controller.cli.database import db_exchange
 from latfarm_controller.cli.shell import inputs, output
-from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     help="""
     The store: look into it, check it, copy and exchange it.
-    These commands need the store for themselves: stop latfarm serve first.
+    While latfarm serve runs, it does what these commands ask for; repair needs it to be stopped.
 
     \b
     Examples:
       latfarm db info
       latfarm db verify
       latfarm db export measurements --licence CC-BY-4.0 --source "our lab"
-      latfarm db import measurements
+      latfarm db import measurements --dry-run
     """,
 )
 
@@ -40,18 +39,16 @@ db_exchange.register(app)
 def info(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
     """Show what the store holds: size, platforms and imports.
 
-    Losses that were noticed are told, too.
+    Platforms of other farms and losses that were noticed are told, too.
 
     \b
     Examples:
       latfarm db info
       latfarm db info --json
     """
-    from latfarm_controller.cli.database.opened import opened
-    from latfarm_controller.store.upkeep.info import describe
+    from latfarm_controller.cli.database.performed import performed
 
-    with opened(wait_s) as file:
-        told = describe(file)
+    told = performed("info", {}, wait_s)
     if as_json:
         output.json_text(told)
         return
@@ -74,6 +71,13 @@ def info(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
             for each in told["platforms"]
         ],
     )
+    if told["foreign_platforms"]:
+        header = ["platform", "measurements", "graphs", "source"]
+        output.table(
+            "Platforms of others",
+            header,
+            [[str(each[name]) for name in header] for each in told["foreign_platforms"]],
+        )
     if told["imports"]:
         header = ["source", "licence", "kind", "state", "added"]
         output.table(
@@ -94,35 +98,21 @@ def verify(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> int:
       latfarm db verify
       latfarm db verify --json
     """
-    from latfarm_controller.cli.database.opened import opened
-    from latfarm_controller.cli.shell.progress import StageBars, bars
-    from latfarm_controller.store.upkeep.verify import verify as check
+    from latfarm_controller.cli.database.performed import performed
 
-    with opened(wait_s) as file, bars() as progress:
-        stages = StageBars(progress)
-        found = check(file, stages.show)
-        stages.finish()
+    found = performed("verify", {}, wait_s, bars=True)
     if as_json:
-        output.json_text(
-            {
-                "sound": found.sound,
-                "measurements": found.measurements,
-                "graphs": found.graphs,
-                "faults": found.faults,
-                "more_faults": found.more,
-                "losses": found.losses,
-            }
-        )
+        output.json_text(found)
     else:
-        for story in (*found.losses, *found.faults):
+        for story in (*found["losses"], *found["faults"]):
             output.error(story)
-        if found.more:
-            output.error(f"and {found.more} more")
-        told = "sound" if found.sound else "not sound"
+        if found["more_faults"]:
+            output.error(f"and {found['more_faults']} more")
+        told = "sound" if found["sound"] else "not sound"
         output.out().print(
-            f"{found.measurements} measurements and {found.graphs} graphs were read: {told}"
+            f"{found['measurements']} measurements and {found['graphs']} graphs were read: {told}"
         )
-    return 0 if found.sound else 1
+    return 0 if found["sound"] else 1
 
 
 @app.command()
@@ -139,13 +129,13 @@ def snapshot(
     Examples:
       latfarm db snapshot backup
     """
-    from latfarm_controller.cli.database.opened import held
-    from latfarm_controller.store.duckdb import DuckDBStore
+    from latfarm_controller.cli.database.performed import for_the_caller, performed
 
-    with held(wait_s) as config, DuckDBStore(config.store_file) as store, callers_umask():
-        rows = store.snapshot(folder)
+    told = performed("snapshot", {"folder": str(folder.absolute())}, wait_s, make=True)
+    for_the_caller(folder)
+    rows = told["rows"]
     if as_json:
-        output.json_text({"folder": str(folder), "rows": rows})
+        output.json_text({**told, "folder": str(folder)})
         return
     output.err().print(f"{sum(rows.values())} rows of {len(rows)} tables were written to {folder}")
 
@@ -168,24 +158,17 @@ def gc(
       latfarm db gc
       latfarm db gc --remove
     """
-    from dataclasses import asdict
+    from latfarm_controller.cli.database.performed import performed
 
-    from latfarm_controller.cli.database.opened import opened
-    from latfarm_controller.config import load_config
-    from latfarm_controller.store.upkeep.gc import collect_garbage
-    from latfarm_controller.training.bundle_notes import campaigns_of_bundles
-
-    protected = campaigns_of_bundles(load_config().bundles_dir)
-    with opened(wait_s) as file:
-        found = collect_garbage(file, protected, remove=remove)
+    found = performed("gc", {"remove": remove}, wait_s)
     if as_json:
-        output.json_text({**asdict(found), "removed": remove})
+        output.json_text(found)
         return
     done = "were removed" if remove else "can be removed with --remove"
     output.err().print(
-        f"{found.discarded} discarded measurements, {found.staged} rows of unfinished imports and "
-        f"{found.graphs} graphs {done}; {found.protected} discarded measurements stay, because a "
-        "bundle was made from their campaign"
+        f"{found['discarded']} discarded measurements, {found['staged']} rows of unfinished "
+        f"imports and {found['graphs']} graphs {done}; {found['protected']} discarded measurements "
+        "stay, because a bundle was made from their campaign"
     )
 
 
@@ -200,18 +183,20 @@ def repair(
 ) -> int:
     """Write what is readable of a damaged store anew.
 
-    It goes into a new file, and what is lost is listed. The damaged store is only read. Exit code 1
-    if something is lost.
+    It goes into a new file, and what is lost is listed. The damaged store is only read, and
+    latfarm serve must not run. Exit code 1 if something is lost.
 
     \b
     Examples:
       latfarm db repair
       latfarm db repair --to saved.duckdb --json
     """
-    from latfarm_controller.cli.database.opened import held
+    from latfarm_controller.api.database_client import held
+    from latfarm_controller.config import load_config
     from latfarm_controller.store.upkeep.repair import repair as save
 
-    with held(wait_s) as config:
+    config = load_config()
+    with held(config, wait_s):
         store = config.store_file
         target = to or store.with_name(f"{store.name}.repaired")
         found = save(store, target, lambda table: output.err().print(f"reading {table}"))

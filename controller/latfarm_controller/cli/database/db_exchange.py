@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
-from latfarm_controller.errors import UsageError
-from latfarm_controller.private_files import callers_umask
-
-if TYPE_CHECKING:
-    from latfarm_controller.store.exchange.importing import Imported
 
 MOST_SHOWN = 20
 """Number of refused rows that are printed; --json tells all."""
@@ -25,6 +20,15 @@ Licence = Annotated[
 ]
 Method = Annotated[
     str, typer.Option("--method", help="How it was measured, in one sentence or as a citation.")
+]
+Kind = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        help="latfarm, nnlqp (gt.txt with its ONNX files), nnlqp-cells (cells.csv), help (HELP's "
+        "NASBench-201 tables), ncnn (benchmarks.csv with models/*.param), or nn-meter (.jsonl "
+        "files). Default: what the files in the folder are.",
+    ),
 ]
 OWN_METHOD = "latfarm, as docs/measuring.md describes"
 """How this farm measures, for exports."""
@@ -66,30 +70,33 @@ def export(
       latfarm db export ours --source "our lab" --licence CC-BY-4.0
       latfarm db export nets --source us --licence CC0-1.0 --purpose network --csv
     """
-    from latfarm_controller.cli.database.opened import opened
-    from latfarm_controller.store.exchange.exporting import Selection
-    from latfarm_controller.store.exchange.exporting import export as write
-    from latfarm_controller.store.exchange.form import Origin
+    from latfarm_controller.cli.database.performed import for_the_caller, performed
 
-    origin = Origin(source, licence, method)
-    with opened(wait_s) as file, callers_umask():
-        written = write(
-            file,
-            folder,
-            origin,
-            Selection(platform, campaign, purpose),
-            "csv" if csv else "parquet",
-        )
+    written = performed(
+        "export",
+        {
+            "folder": str(folder.absolute()),
+            "origin": {"source": source, "licence": licence, "method": method},
+            "selection": {"platform": platform, "campaign_id": campaign, "purpose": purpose},
+            "form": "csv" if csv else "parquet",
+        },
+        wait_s,
+    )
+    for_the_caller(folder)
     if as_json:
-        output.json_text({"folder": str(folder), **written.to_json()})
+        output.json_text({**written, "folder": str(folder)})
         return
     output.err().print(
-        f"{written.measurements} measurements of {written.graphs} graphs were written to {folder}"
+        f"{written['measurements']} measurements of {written['graphs']} graphs were written to "
+        f"{folder}"
     )
 
 
 def import_(
-    folder: Annotated[Path, typer.Argument(help="What latfarm db export wrote.")],
+    folder: Annotated[
+        Path, typer.Argument(help="What latfarm db export wrote, or the files of another project.")
+    ],
+    kind: Kind = "",
     source: Source = "",
     licence: Licence = "",
     method: Method = "",
@@ -101,10 +108,16 @@ def import_(
             "like measurements that were taken here.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Read everything and tell what would be taken, but change nothing."
+        ),
+    ] = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
-    """Take in measurements of another farm.
+    """Take in measurements of another farm or project.
 
     All good rows are taken, or after a failure none. They answer questions only with latfarm query
     --foreign, and train no bundle. What is known already is not taken twice. An interrupted import
@@ -113,58 +126,41 @@ def import_(
 
     \b
     Examples:
-      latfarm db import theirs
+      latfarm db import theirs --dry-run
       latfarm db import backup --own
-      latfarm db import theirs --source "their lab, 2026" --json
+      latfarm db import nnlqp/multi_platform --licence "as its authors say"
     """
-    from dataclasses import replace
+    from latfarm_controller.cli.database.performed import performed
 
-    from latfarm_controller.cli.database.opened import opened
-    from latfarm_controller.store.exchange.importing import Importer
-    from latfarm_controller.store.exchange.reading import LatfarmReader
-
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder; check the path")
-    reader = LatfarmReader(folder)
-    given = {"source": source, "licence": licence, "method": method}
-    origin = replace(reader.origin, **{name: text for name, text in given.items() if text})
-    with opened(wait_s, make=True) as file:
-        found = Importer(file, reader, origin, own=own).run()
+    options = {
+        "folder": str(folder.absolute()),
+        "format": kind,
+        "origin": {"source": source, "licence": licence, "method": method},
+        "own": own,
+        "dry_run": dry_run,
+    }
+    found = performed("import", options, wait_s, make=True, bars=True)
     if as_json:
-        output.json_text(_json(found))
+        output.json_text(found)
     else:
         _tell(found, folder)
-    return 1 if found.refused_rows else 0
+    return 1 if found["refused_rows"] else 0
 
 
-def _json(found: Imported) -> dict[str, Any]:
-    return {
-        "import_id": found.import_id,
-        "own": found.own,
-        "measurements": found.told,
-        "added": found.added,
-        "known": found.known,
-        "graphs": found.graphs,
-        "refused": [
-            {"file": each.file, "line": each.line, "reason": each.reason} for each in found.refused
-        ],
-        "refused_rows": found.refused_rows,
-        "warnings": found.warnings,
-        "imported_before": found.again,
-    }
-
-
-def _tell(found: Imported, folder: Path) -> None:
-    for refused in found.refused[:MOST_SHOWN]:
-        output.error(str(refused))
-    if found.refused_rows > MOST_SHOWN:
-        output.error(f"and {found.refused_rows - MOST_SHOWN} more rows; --json tells each")
-    for warning in found.warnings:
+def _tell(found: dict[str, Any], folder: Path) -> None:
+    for refused in found["refused"][:MOST_SHOWN]:
+        output.error(f"{refused['file']}:{refused['line']}: {refused['reason']}")
+    if found["refused_rows"] > MOST_SHOWN:
+        output.error(f"and {found['refused_rows'] - MOST_SHOWN} more rows; --json tells each")
+    for warning in found["warnings"]:
         output.error(f"warning: {warning}")
-    if found.again:
+    if found["imported_before"]:
         output.err().print(f"{folder} was imported before; nothing is changed")
         return
+    would = "would be " if found["dry_run"] else ""
+    output.err().print(f"source: {found['origin']['source']}; {found['origin']['licence']}")
+    output.err().print(f"method: {found['origin']['method']}")
     output.err().print(
-        f"{found.added} measurements and {found.graphs} graphs are new, {found.known} measurements "
-        f"were known, {found.refused_rows} rows were refused"
+        f"{found['added']} measurements and {found['graphs']} graphs {would or 'are '}new, "
+        f"{found['known']} measurements were known, {found['refused_rows']} rows were refused"
     )

@@ -17,7 +17,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.store import rows
-from latfarm_controller.store.duckdb_file import DuckDBFile
+from latfarm_controller.store.duckdb_file import DuckDBFile, Rehearsal
 from latfarm_controller.store.exchange.form import Origin
 from latfarm_controller.store.exchange.reading import (
     MeasurementRecord,
@@ -29,10 +29,18 @@ from latfarm_controller.store.exchange.units import UnitCheck
 
 CHUNK_RECORDS = 2000
 """How many records are read, and then kept together."""
-MOST_TOLD = 10_000
+CHUNK_GRAPHS = 200
+"""How many graphs are read, and then kept together: they are larger than measurements."""
+MOST_TOLD = 50_000
 """Most refused rows that are told one by one; all are counted."""
 _MEASURED = ", ".join(name for name in rows.MEASUREMENT_COLUMNS if name != "seq")
 _GRAPHED = ", ".join(rows.GRAPH_COLUMNS)
+# The gathered graphs that are kept: graphs of refused rows alone are not. It has two parameters,
+# which are both the import.
+_NEW_GRAPHS = (
+    "import_id = ? AND hash NOT IN (SELECT hash FROM graphs) "
+    "AND hash IN (SELECT graph_hash FROM staged_measurements WHERE import_id = ?)"
+)
 # A foreign row is known if the same campaign told the same request on the same board at the same
 # time, here or in an earlier import.
 _SAME = (
@@ -56,6 +64,7 @@ class Imported:
         refused_rows: number of rows that were not taken.
         warnings: what looks wrong about the rows that were taken.
         again: whether the same files were imported before, and nothing was done.
+        rehearsed: whether the store was left as it is.
     """
 
     import_id: str
@@ -68,6 +77,7 @@ class Imported:
     refused_rows: int = 0
     warnings: list[str] = field(default_factory=list)
     again: bool = False
+    rehearsed: bool = False
 
     def refuse(self, refused: Refused) -> None:
         """Note a row that is not taken."""
@@ -85,7 +95,9 @@ class Importer:
         origin: what is known of their origin.
         own: the rows are this farm's own, for example from a backup. They answer questions like
             measurements that were taken here.
-        on_progress: is told the number of measurements that are read.
+        rehearse: only tell what would be taken; the store is left as it is.
+        on_progress: is told what is read, and how many were read; the last number is always 0. What
+            it raises interrupts the import.
     """
 
     def __init__(
@@ -95,16 +107,24 @@ class Importer:
         origin: Origin,
         *,
         own: bool = False,
-        on_progress: Callable[[int], None] = lambda _done: None,
+        rehearse: bool = False,
+        on_progress: Callable[[str, int, int], None] = lambda _what, _done, _all: None,
     ) -> None:
-        self._file = file
+        self._file: DuckDBFile | Rehearsal = file
+        self._store = file
+        self._rehearse = rehearse
         self._reader = reader
         self._origin = origin
         self._own = own
         self._on_progress = on_progress
         words = (reader.kind, origin.source, origin.licence, origin.method, str(own))
-        self._report = Imported(digest_of(reader.files, *words), own)
+        self._report = Imported(digest_of(reader.files, *words), own, rehearsed=rehearse)
         self._units = UnitCheck(file)
+
+    @property
+    def origin(self) -> Origin:
+        """What is known of the origin of the rows."""
+        return self._origin
 
     def run(self) -> Imported:
         """Import all rows.
@@ -121,13 +141,34 @@ class Importer:
         if state and state[0][0] == "done":
             self._report.again = True
             return self._report
+        if self._rehearse:
+            with self._store.rehearsal("rehearse an import") as self._file:
+                self._gather()
+                self._count()
+            return self._report
         if not state:
             self._begin()
-        hashes = self._stage_graphs()
-        self._stage_measurements(hashes)
-        self._report.warnings.extend(self._units.warnings())
+        self._gather()
         self._move()
         return self._report
+
+    def _gather(self) -> None:
+        """Read all files, and gather what they hold."""
+        self._stage_measurements(self._stage_graphs())
+        self._report.warnings.extend(self._units.warnings())
+
+    def _count(self) -> None:
+        """Count what would be new, without moving it."""
+        report, named = self._report, [self._report.import_id]
+        report.added = int(self._file.all(f"SELECT count(*) FROM ({self._chosen()})", named)[0][0])
+        report.graphs = int(
+            self._file.all(
+                f"SELECT count(DISTINCT hash) FROM staged_graphs WHERE {_NEW_GRAPHS}",
+                named * 2,
+            )[0][0]
+        )
+        staged = "SELECT count(*) FROM staged_measurements WHERE import_id = ?"
+        report.known = int(self._file.all(staged, named)[0][0]) - report.added
 
     def _begin(self) -> None:
         """Note that the import has begun."""
@@ -149,8 +190,9 @@ class Importer:
             for row in self._file.all("SELECT hash FROM staged_graphs WHERE import_id = ?", named)
         }
         hashes: dict[str, str] = {}
+        read = 0
         records = self._reader.graphs()
-        while chunk := list(islice(records, CHUNK_RECORDS)):
+        while chunk := list(islice(records, CHUNK_GRAPHS)):
             new = {}
             for record in chunk:
                 if isinstance(record, Refused):
@@ -166,6 +208,8 @@ class Importer:
                 with self._file.transaction("gather the graphs of an import") as cursor:
                     _insert(cursor, batch, "staged_graphs")
                 staged.update(new)
+            read += len(chunk)
+            self._on_progress("graphs", read, 0)
         return hashes
 
     def _stage_measurements(self, hashes: dict[str, str]) -> None:
@@ -185,7 +229,7 @@ class Importer:
                 lines = pa.array([record.line for record, _ in new], pa.int64())
                 with self._file.transaction("gather the rows of an import") as cursor:
                     _insert(cursor, table.append_column("line", lines), "staged_measurements")
-            self._on_progress(report.told)
+            self._on_progress("measurements", report.told, 0)
 
     def _taken(
         self, chunk: list[MeasurementRecord | Refused], hashes: dict[str, str]
@@ -204,11 +248,8 @@ class Importer:
             self._units.measurement(measurement)
             yield record, measurement
 
-    def _move(self) -> None:
-        """Move all gathered rows to where they answer, in one transaction."""
-        report = self._report
-        named = [report.import_id]
-        target = "measurements" if self._own else "foreign_measurements"
+    def _chosen(self) -> str:
+        """A query for the gathered rows that are new, each once; its parameter is the import."""
         tables = ("measurements",) if self._own else ("measurements", "foreign_measurements")
         same = (
             "known.campaign_id = staged.campaign_id AND known.request_id = staged.request_id"
@@ -220,15 +261,21 @@ class Importer:
         )
         twice = same.replace("known.", "").replace("staged.", "").split(" AND ")
         keys = ", ".join(part.split(" = ")[0] for part in twice)
-        chosen = (
+        return (
             f"SELECT * FROM staged_measurements AS staged WHERE import_id = ? AND {unknown} "
             f"QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY ok DESC, line) = 1"
         )
+
+    def _move(self) -> None:
+        """Move all gathered rows to where they answer, in one transaction."""
+        report, chosen = self._report, self._chosen()
+        named = [report.import_id]
+        target = "measurements" if self._own else "foreign_measurements"
         extra = "" if self._own else ", import_id"
         with self._file.transaction("finish the import") as cursor:
             found = cursor.execute(f"SELECT count(*) FROM ({chosen})", named).fetchone()
             report.added = int(found[0]) if found else 0
-            first = self._file.take_seq(report.added)
+            first = self._store.take_seq(report.added)
             cursor.execute(
                 f"INSERT INTO {target} (seq, {_MEASURED}{extra}) "
                 f"SELECT {first - 1} + row_number() OVER (ORDER BY line), {_MEASURED}{extra} "
@@ -237,9 +284,10 @@ class Importer:
             )
             written = cursor.execute(
                 f"INSERT INTO graphs ({_GRAPHED}) SELECT {_GRAPHED} FROM staged_graphs "
-                "WHERE import_id = ? AND hash NOT IN (SELECT hash FROM graphs) "
-                "QUALIFY row_number() OVER (PARTITION BY hash) = 1",
-                named,
+                # A window over whole graphs would need more memory than there may be.
+                f"WHERE rowid IN (SELECT min(rowid) FROM staged_graphs WHERE {_NEW_GRAPHS} "
+                "GROUP BY hash)",
+                named * 2,
             ).fetchone()
             report.graphs = int(written[0]) if written else 0
             staged = cursor.execute(

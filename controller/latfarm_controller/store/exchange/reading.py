@@ -71,8 +71,10 @@ Record = GraphRecord | MeasurementRecord | Refused
 class Reader(Protocol):
     """Reads one kind of files."""
 
-    kind: str
-    """Name of the reader."""
+    @property
+    def kind(self) -> str:
+        """Name of the reader."""
+        ...
 
     @property
     def files(self) -> Sequence[Path]:

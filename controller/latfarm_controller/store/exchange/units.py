@@ -73,8 +73,10 @@ class UnitCheck:
 
     def _ratios(self, platform: str, latencies: dict[str, float]) -> list[float]:
         """The new latency of each network over the median of those that are stored."""
+        columns = "graph_hash, latency_ms, platform, ok, layers"
         stored = self._file.all(
-            "SELECT graph_hash, median(latency_ms) FROM measurements WHERE platform = ? AND ok "
+            f"SELECT graph_hash, median(latency_ms) FROM (SELECT {columns} FROM measurements "
+            f"UNION ALL SELECT {columns} FROM foreign_measurements) WHERE platform = ? AND ok "
             "AND latency_ms > 0 AND layers = '[]' GROUP BY graph_hash",
             [platform],
         )

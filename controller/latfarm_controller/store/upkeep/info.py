@@ -44,12 +44,23 @@ def describe(file: DuckDBFile) -> dict[str, Any]:
             }
             for name, count, good, graphs, at_s in platforms
         ],
+        "foreign_platforms": _foreign_platforms(file),
         "imports": _imports(file),
         "losses": [
             {"at_s": at_s, "commits": commits, "story": story}
             for at_s, commits, story in file.all("SELECT * FROM losses ORDER BY at_s")
         ],
     }
+
+
+def _foreign_platforms(file: DuckDBFile) -> list[dict[str, Any]]:
+    """The platforms of other farms and projects, by their source."""
+    names = ("platform", "source", "measurements", "graphs")
+    found = file.all(
+        "SELECT platform, source, count(*), count(DISTINCT graph_hash) FROM foreign_measurements "
+        "JOIN imports USING (import_id) GROUP BY ALL ORDER BY platform, source"
+    )
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def _imports(file: DuckDBFile) -> list[dict[str, Any]]:

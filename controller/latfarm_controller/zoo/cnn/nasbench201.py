@@ -24,7 +24,7 @@ def cell_of(seed: int) -> Cell:
     draw = random.Random(f"nasbench201 {seed}")
     while True:
         cell: Cell = tuple(draw.choice(OPS) for _ in range(6))  # type: ignore[assignment]
-        if _connected(cell):
+        if connected(cell):
             return cell
 
 
@@ -42,7 +42,7 @@ def cell_from_text(text: str) -> Cell:
     return tuple(ops)  # type: ignore[return-value]
 
 
-def _connected(cell: Cell) -> bool:
+def connected(cell: Cell) -> bool:
     """Whether the output of a cell depends on its input."""
     first, second, inner, *last = (op != "none" for op in cell)
     reached = (True, first, second or (first and inner))

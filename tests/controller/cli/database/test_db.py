@@ -121,3 +121,31 @@ def test_without_a_store_or_beside_another_process(latfarm: Latfarm, home: Path)
         assert ended.code == 1
         assert "held by" in ended.line
     assert home.exists()
+
+
+def test_published_measurements_are_rehearsed_and_then_taken(
+    latfarm: Latfarm, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cells"
+    folder.mkdir()
+    cell = "|nor_conv_3x3~0|+|none~0|skip_connect~1|+|skip_connect~0|none~1|none~2|"
+    rows = (f"1,{cell},0.7,train", f"2,{cell},0.8,train", "3,|bad|,0.9,test")
+    (folder / "cells.csv").write_text("\n".join(["index,cell,latency_ms,stage", *rows, ""]))
+    ended = latfarm("db", "import", folder, "--dry-run")
+    assert ended.code == 1, "rows were refused"
+    assert "1 measurements and 1 graphs would be new" in ended.err
+    assert "THE CELL IS INFERRED" in ended.err
+    assert "cells.csv:3: the same network and platform stand in line 2 already" in ended.err
+    assert not (home / "store.duckdb").exists()
+    assert "are new" in latfarm("db", "import", folder).err
+    told = json.loads(latfarm("db", "info", "--json").out)
+    assert told["rows"]["foreign_measurements"] == 1
+    assert told["imports"][0]["kind"] == "nnlqp-cells"
+    (platform,) = told["foreign_platforms"]
+    assert (platform["platform"], platform["graphs"]) == ("gpu-gtx1660-trt7.1-fp32", 1)
+    assert "gpu-gtx1660-trt7.1-fp32" in latfarm("db", "info").out
+    own = latfarm("db", "import", folder, "--own")
+    assert own.code == 2
+    assert "only what latfarm exported" in own.err
+    assert latfarm("db", "import", folder, "--format", "xml").code == 2
+    assert "gt.txt is missing" in latfarm("db", "import", folder, "--format", "nnlqp").err

@@ -1,0 +1,1 @@
+"""Readers of measurements that others published: NNLQP, nn-Meter, HELP, ncnn."""

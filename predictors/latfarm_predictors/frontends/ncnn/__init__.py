@@ -1,0 +1,1 @@
+"""Reader of networks in the text format of ncnn (`.param`)."""
