@@ -141,7 +141,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
 
     @_answers
     async def Predict(self, request: pb.PredictRequest) -> Any:
-        """Predict a latency from the newest bundle of a platform."""
+        """Predict a latency from the bundle in use of a platform."""
         answer, energy = await self._controller.predict(
             await asyncio.to_thread(messages.graph_from_json, request.graph_json),
             request.platform,
