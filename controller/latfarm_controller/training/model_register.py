@@ -232,7 +232,8 @@ def read_register(folder: Path) -> ModelRegister:
     """The register of a platform, with the bundles that are really there.
 
     Bundles that the file does not name were copied there by hand, or by an older version: they are
-    candidates. Without a file, the bundle with the highest number is in use.
+    candidates. Without a file, or if no model in it is left, the bundle with the highest number is
+    in use.
 
     Args:
         folder: the folder of the platform's bundles.
@@ -253,7 +254,10 @@ def read_register(folder: Path) -> ModelRegister:
     for number in here:
         if number not in kept.models:
             kept = kept.with_model(ModelRecord(number))
-    return kept.without(gone, at_s=0.0) if gone else kept
+    kept = kept.without(gone, at_s=0.0) if gone else kept
+    if here and not kept.promoted:  # all others were removed before
+        return kept._in_use(here[-1], RegisterChange("found", here[-1]))
+    return kept
 
 
 @contextmanager
