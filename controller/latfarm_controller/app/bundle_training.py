@@ -106,11 +106,12 @@ async def _fit(task: bytes, on_progress: Callable[[str, int, int], None]) -> Non
         async with asyncio.timeout(END_S):
             await process.wait()
     finally:
+        process.stdin.close()
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
+            await process.stdout.read()  # to the end, so that the pipe is closed
             await process.wait()
-        process.stdin.close()
     if end.get("end") == "usage":
         raise UsageError(end["error"])
     if end.get("end") != "done":
