@@ -20,6 +20,7 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.nearest_names import hint
+from latfarm_controller.training.model_register import FILE as REGISTER
 from latfarm_controller.training.model_register import (
     BUNDLE_SUFFIX,
     changed_register,
@@ -199,9 +200,10 @@ def remove(
     chosen = choose(bundles_dir, platform, number)
     folder = chosen.parent
     gone = [folder / f"{n}{SUFFIX}" for n in numbers_in(folder)] if every else [chosen]
-    # The register first: a crash in between leaves a bundle that is not in use.
-    with changed_register(folder) as register:
-        register[0] = register[0].without({path.stem for path in gone}, at_s=now_s())
+    if (folder / REGISTER).exists():  # without one, the highest number that is left is in use
+        # The register first: a crash in between leaves a bundle that is not in use.
+        with changed_register(folder) as register:
+            register[0] = register[0].without({path.stem for path in gone}, at_s=now_s())
     try:
         for path in gone:
             path.unlink()

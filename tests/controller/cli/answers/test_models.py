@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.cli.main import run
-from latfarm_controller.training.model_register import read_register
+from latfarm_controller.training.model_register import keep_register, read_register
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 
 from tests.controller.reports.toy import PLATFORM
@@ -18,9 +17,11 @@ from tests.controller.training.toy_home import ToyHome, asked_networks, more_dep
 
 pytestmark = pytest.mark.slow
 
+Latfarm = Callable[..., Any]
+
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with one model, and with rows that are newer than it."""
     folder = tmp_path_factory.mktemp("trained")
     made = ToyHome(folder)
@@ -29,106 +30,103 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made.train()
     made.cover(more_depthwise(), "more", 2000.0)
     made.store.close()
-    yield folder
+    return folder
 
 
 @pytest.fixture
 def home(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that home, which the commands use."""
     folder = Path(shutil.copytree(trained, tmp_path / "home"))
-    monkeypatch.setenv("LATFARM_HOME", str(folder))
+    monkeypatch.setenv("LATFARM_LOCAL_AGENT", "false")
     return folder
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def told(ended: Any) -> Any:
     """What a command prints as JSON."""
-    capsys.readouterr()
-    code = run([*words, "--json"])
-    captured = capsys.readouterr()
-    assert code == 0, captured.err
-    return json.loads(captured.out)
+    assert ended.code == 0, ended.err
+    return json.loads(ended.out)
 
 
 def add_worse(home: Path) -> Path:
     """A second bundle, for which a call takes thirty times as long."""
     folder = home / "bundles" / PLATFORM
-    with_register = read_register(folder)
-    assert with_register.promoted == "0001"
+    assert read_register(folder).promoted == "0001"
+    keep_register(folder)
     predictor = load_bundle(folder / "0001.zip")
     predictor.call_overhead_ms *= 30
     save_bundle(predictor, folder / "0002.zip", read_provenance(folder / "0001.zip"))
     return folder
 
 
-def test_train_since_a_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = told(capsys, "train", PLATFORM, "--since", "1", "--promote")
+def test_train_since_a_model(latfarm: Latfarm, home: Path) -> None:
+    first = told(latfarm("train", PLATFORM, "--since", "1", "--promote", "--json"))
     assert first["trained"]
     assert (first["model"], first["parent"], first["state"]) == ("0002", "0001", "promoted")
     assert first["scores"]["networks"] == len(asked_networks())
     assert first["scores"]["frozen_set"].startswith("frozen-")
-    assert told(capsys, "train", PLATFORM, "--since", "2") == {
-        "platform": PLATFORM,
-        "trained": False,
-    }
-    assert run(["train", PLATFORM, "--since", first["data_revision"]]) == 0
-    assert "has no new rows since r" in capsys.readouterr().err
+    nothing = {"platform": PLATFORM, "trained": False}
+    assert told(latfarm("train", PLATFORM, "--since", "2", "--json")) == nothing
+    ended = latfarm("train", PLATFORM, "--since", first["data_revision"])
+    assert ended.code == 0
+    assert "has no new rows since r" in ended.err
     assert len(list((home / "bundles" / PLATFORM).glob("*.zip"))) == 2
-    models = told(capsys, "bundle", "list", "--all")
-    assert [(m["model"], m["state"]) for m in models] == [
-        ("0001", "retired"),
-        ("0002", "promoted"),
-    ]
-    shown = told(capsys, "bundle", "show", PLATFORM, "--model", "1")
+    models = told(latfarm("bundle", "list", "--all", "--json"))
+    states = [(model["model"], model["state"]) for model in models]
+    assert states == [("0001", "retired"), ("0002", "promoted")]
+    shown = told(latfarm("bundle", "show", PLATFORM, "--model", "1", "--json"))
     assert (shown["model"], shown["state"]) == ("0001", "retired")
     assert shown["changes"][0]["action"] == "promote"
 
 
-def test_train_from_all_rows(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", PLATFORM]) == 0
-    err = capsys.readouterr().err
+def test_train_from_all_rows(latfarm: Latfarm, home: Path) -> None:
+    ended = latfarm("train", PLATFORM)
+    assert ended.code == 0, ended.err
+    err = " ".join(ended.err.split())
     assert "model 0002 is a candidate; latfarm bundle promote puts it in use" in err
     assert "mean error" in err
-    assert told(capsys, "bundle", "list") == [
+    assert told(latfarm("bundle", "list", "--json")) == [
         {"platform": PLATFORM, "path": str(home / "bundles" / PLATFORM / "0001.zip")}
     ]
-    assert run(["train", PLATFORM, "--since", "yesterday"]) == 2
-    assert "give the number of a model" in capsys.readouterr().err
+    wrong = latfarm("train", PLATFORM, "--since", "yesterday")
+    assert wrong.code == 2
+    assert "give the number of a model" in wrong.line
 
 
-def test_promote_and_roll_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_promote_and_roll_back(latfarm: Latfarm, home: Path) -> None:
     add_worse(home)
-    assert run(["bundle", "promote", PLATFORM]) == 1
-    assert "model 0002 of" in capsys.readouterr().err
-    assert run(["bundle", "promote", PLATFORM, "--force"]) == 2
-    assert "--force needs --reason" in capsys.readouterr().err
-    found = told(capsys, "bundle", "promote", PLATFORM, "--force", "--reason", "a test")
+    refused = latfarm("bundle", "promote", PLATFORM)
+    assert refused.code == 1
+    assert "is not promoted: its mean error is" in refused.line
+    bare = latfarm("bundle", "promote", PLATFORM, "--force")
+    assert bare.code == 2
+    assert "--force needs --reason" in bare.line
+    forced = ("--force", "--reason", "a test", "--json")
+    found = told(latfarm("bundle", "promote", PLATFORM, *forced))
     assert found["state"] == "promoted"
     assert not found["verdict"]["allowed"]
-    assert run(["bundle", "show", PLATFORM]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "forced into use" in out
-    assert "a test" in out
-    assert told(capsys, "bundle", "rollback", PLATFORM) == {
+    shown = " ".join(latfarm("bundle", "show", PLATFORM).out.split())
+    assert "forced into use" in shown
+    assert "a test" in shown
+    assert told(latfarm("bundle", "rollback", PLATFORM, "--json")) == {
         "platform": PLATFORM,
         "model": "0001",
         "replaced": "0002",
     }
-    assert run(["bundle", "rollback", PLATFORM]) == 2
-    assert "nothing to go back to" in capsys.readouterr().err
-    assert run(["bundle", "list", "--all"]) == 0
-    assert "retired" in capsys.readouterr().out
+    last = latfarm("bundle", "rollback", PLATFORM)
+    assert last.code == 2
+    assert "nothing to go back to" in last.line
+    assert "retired" in latfarm("bundle", "list", "--all").out
 
 
-def test_remove_and_export_another_model(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = add_worse(home)
-    assert run(["bundle", "export", PLATFORM, str(tmp_path / "out.zip"), "--model", "2"]) == 0
-    assert (tmp_path / "out.zip").read_bytes() == (folder / "0002.zip").read_bytes()
-    found = told(capsys, "bundle", "remove", PLATFORM, "--model", "0002")
+def test_remove_and_export_another_model(latfarm: Latfarm, home: Path, tmp_path: Path) -> None:
+    folder, out = add_worse(home), tmp_path / "out.zip"
+    assert latfarm("bundle", "export", PLATFORM, out, "--model", "2").code == 0
+    assert out.read_bytes() == (folder / "0002.zip").read_bytes()
+    found = told(latfarm("bundle", "remove", PLATFORM, "--model", "0002", "--json"))
     assert found["removed"] == [str(folder / "0002.zip")]
     assert found["bundle"] == str(folder / "0001.zip")
     # What is imported is judged too.
-    assert run(["bundle", "import", str(tmp_path / "out.zip")]) == 0
-    assert "is a candidate, and was not promoted" in " ".join(capsys.readouterr().err.split())
+    ended = latfarm("bundle", "import", out)
+    assert ended.code == 0
+    assert "is a candidate, and was not promoted" in " ".join(ended.err.split())
     assert read_register(folder).promoted == "0001"
