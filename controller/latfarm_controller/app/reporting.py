@@ -26,7 +26,7 @@ from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
-from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.gather import ALL_ROWS, RowChoice, bases, gather
 from latfarm_controller.training.insight_trial import told_basis
 from latfarm_controller.training.training_set import TrainingSet
 
@@ -193,14 +193,17 @@ def _training(
             told.append(f"Campaign {each.name} is {each.state}{reason}.")
     try:
         campaign_id = chain[0].campaign_id
-        return gather(store, platform, campaign_id, told_basis(provenance, campaign_id))
+        rows = ALL_ROWS
+        if provenance.get("campaign") == campaign_id:
+            rows = RowChoice(tuple(map(str, provenance.get("campaigns", ()))))
+        return gather(store, platform, campaign_id, told_basis(provenance, campaign_id), rows)
     except UsageError as error:
         told.append(str(error))
         return None
 
 
 def _bundle(path: Path | None, told: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The newest predictor and its provenance; (None, {}), with a note in `told`, if none."""
+    """The predictor in use and its provenance; (None, {}), with a note in `told`, if none."""
     if path is None:
         told.append("There is no predictor yet, so the report only shows what was measured.")
         return None, {}

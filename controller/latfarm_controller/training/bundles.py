@@ -20,7 +20,6 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.nearest_names import hint
-from latfarm_controller.training.model_register import FILE as REGISTER
 from latfarm_controller.training.model_register import (
     BUNDLE_SUFFIX,
     changed_register,
@@ -29,6 +28,7 @@ from latfarm_controller.training.model_register import (
     numbers_in,
     read_register,
 )
+from latfarm_controller.training.model_register import FILE as REGISTER
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor

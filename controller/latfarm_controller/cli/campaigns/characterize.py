@@ -232,6 +232,9 @@ def _run(
         f"{campaign.measurements} measurements, {campaign.board_ms / 1000:.0f} s of board time, "
         f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
     )
+    if outcome.get("model", {}).get("state") == "candidate":
+        why = "; ".join(outcome["model"]["verdict"]["reasons"])
+        output.out().print(f"it is a candidate, and was not promoted: {why}", style="yellow")
     if "spent" in outcome:
         _show_spent(outcome["spent"])
     if "insight" in outcome:

@@ -75,7 +75,7 @@ def test_train_since_a_model(latfarm: Latfarm, home: Path) -> None:
     assert states == [("0001", "retired"), ("0002", "promoted")]
     shown = told(latfarm("bundle", "show", PLATFORM, "--model", "1", "--json"))
     assert (shown["model"], shown["state"]) == ("0001", "retired")
-    assert shown["changes"][0]["action"] == "promote"
+    assert shown["changes"][0]["action"] == "found"
 
 
 def test_train_from_all_rows(latfarm: Latfarm, home: Path) -> None:
