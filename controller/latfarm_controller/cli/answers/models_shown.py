@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_controller.cli.shell import output
-from latfarm_controller.training.model_register import ModelRecord, RegisterChange, read_register
+from latfarm_controller.training.model_register import (
+    BUNDLE_SUFFIX,
+    ModelRecord,
+    RegisterChange,
+    read_register,
+)
 from latfarm_controller.training.promotion import FrozenScores
 
 
@@ -20,11 +25,13 @@ class ShownModel:
     Attributes:
         platform: the platform.
         record: the model.
+        path: its bundle.
         changes: when it was put in use, and why; the oldest first.
     """
 
     platform: str
     record: ModelRecord
+    path: Path
     changes: tuple[RegisterChange, ...] = ()
 
     @property
@@ -53,6 +60,7 @@ class ShownModel:
         scores = self.scores
         return {
             "model": self.record.number,
+            "path": str(self.path),
             "state": self.record.state,
             "model_parent": self.record.parent,
             "data_revision": self.record.data_revision,
@@ -73,6 +81,7 @@ def models_of(folder: Path) -> list[ShownModel]:
         ShownModel(
             folder.name,
             record,
+            folder / f"{record.number}{BUNDLE_SUFFIX}",
             tuple(change for change in register.history if change.model == record.number),
         )
         for record in register.models.values()
