@@ -24,7 +24,8 @@ from latfarm_controller.training.fit_child import FitTask
 from latfarm_controller.training.model_register import keep_register
 from latfarm_controller.training.training import read_inputs
 
-COMMAND = (sys.executable, "-P", "-m", "latfarm_controller.training.fit_child")
+_MAIN = "from latfarm_controller.training.fit_child import main; main()"
+COMMAND = (sys.executable, "-P", "-c", _MAIN)
 """Starts the process that fits a bundle, whatever modules the present folder has."""
 END_S = 30.0
 """Longest wait for the process to end after its last word, in seconds."""
@@ -65,7 +66,7 @@ async def trained_bundle(
     )
     await asyncio.to_thread(keep_register, path.parent)
     task = await asyncio.to_thread(FitTask(inputs, path, bundles_dir).to_bytes)
-    fitting = asyncio.create_task(_fit(task, on_progress))
+    fitting = asyncio.create_task(fit_apart(task, on_progress))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({fitting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,8 +83,17 @@ async def trained_bundle(
     return entered
 
 
-async def _fit(task: bytes, on_progress: Callable[[str, int, int], None]) -> None:
-    """Run the process until it ends; it is killed if this is cancelled."""
+async def fit_apart(task: bytes, on_progress: Callable[[str, int, int], None]) -> None:
+    """Fit a bundle in another process; that is killed if this is cancelled.
+
+    Args:
+        task: what `FitTask.to_bytes` made.
+        on_progress: called with each stage, and how far it is.
+
+    Raises:
+        UsageError: the campaign measured too little.
+        ControllerError: the process failed.
+    """
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         stdin=asyncio.subprocess.PIPE,

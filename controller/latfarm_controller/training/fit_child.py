@@ -108,7 +108,3 @@ def _leave_with(source: IO[bytes]) -> None:
     """End this process when its standard input ends."""
     source.read()
     os._exit(STOPPED)
-
-
-if __name__ == "__main__":
-    main()

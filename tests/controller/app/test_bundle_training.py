@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from latfarm_controller.app import bundle_training
-from latfarm_controller.app.question import Found, Question
-from latfarm_controller.store.base import CampaignRecord
+from latfarm_controller.app.question import Question
+from latfarm_controller.errors import ControllerError, UsageError
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -42,16 +43,16 @@ def test_training_stops_when_told_and_lets_questions_through(
 
     async def main() -> None:
         async with lab.controller() as controller:
+            known = replace(Question.about(lab.graph(5), "toy"), tier="survey")
+            assert not [event async for event in controller.questions.ask(known)][-1].hit
             await controller.campaigns.start("characterize", "toy", SMALL, "c")
             async for record in controller.campaigns.watch("c"):
                 if record.stage == "training: kernels":
                     break
             pid = int(file.read_text())
-            known = next(controller._store.measurements(purpose="network"))
-            question = Question("toy", known.graph_hash, measure=False)
-            found = [event async for event in controller.questions.ask(question)]
-            assert isinstance(found[-1], Found)
-            assert found[-1].hit
+            asked = replace(known, measure=False)
+            assert [event async for event in controller.questions.ask(asked)][-1].hit
+            assert (await controller.campaigns.get("c")).state == "running"
             assert (await controller.campaigns.cancel("c")).state == "cancelled"
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
@@ -60,29 +61,47 @@ def test_training_stops_when_told_and_lets_questions_through(
     assert not list(lab.config.bundles_dir.glob("*/*"))
 
 
+TOLD = 'print(\'{"stage": "kernels", "done": 1, "total": 2}\'); print(\'{%s}\')'
+"""A process that tells one step, and then an end."""
+
+
 @pytest.mark.parametrize(
-    ("program", "error"),
+    ("program", "error", "text"),
     [
-        ("import sys; sys.exit(7)", "the training failed: the process ended with code 7"),
-        ("import os; os.kill(os.getpid(), 9)", "the training failed: the process ended with code"),
-        ('print(\'{"end": "usage", "error": "too little"}\')', "too little"),
-        ('print(\'{"end": "failed", "error": "it broke"}\')', "failed: it broke"),
+        ("import sys; sys.exit(7)", ControllerError, "failed: the process ended with code 7"),
+        ("import os; os.kill(os.getpid(), 9)", ControllerError, "the process ended with code -9"),
+        (TOLD % '"end": "usage", "error": "too little"', UsageError, "too little"),
+        (TOLD % '"end": "failed", "error": "it broke"', ControllerError, "failed: it broke"),
     ],
 )
-def test_a_training_that_fails_ends_the_campaign_with_its_reason(
-    lab: Any, monkeypatch: pytest.MonkeyPatch, program: str, error: str
+def test_the_end_of_the_process_is_told(
+    monkeypatch: pytest.MonkeyPatch, program: str, error: type[ControllerError], text: str
 ) -> None:
+    monkeypatch.setattr(bundle_training, "COMMAND", (sys.executable, "-c", program))
+    with pytest.raises(error, match=text):
+        asyncio.run(bundle_training.fit_apart(b"a task", lambda *_: None))
+
+
+def test_the_steps_of_the_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = (sys.executable, "-c", TOLD % '"end": "done"')
+    monkeypatch.setattr(bundle_training, "COMMAND", done)
+    steps: list[tuple[str, int, int]] = []
+    told = bundle_training.fit_apart((1 << 20) * b"x", lambda *step: steps.append(step))
+    asyncio.run(told)
+    assert steps == [("kernels", 1, 2)]
+
+
+def test_a_training_that_fails_ends_the_campaign_with_its_reason(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = TOLD % '"end": "usage", "error": "it measured too little"'
     monkeypatch.setattr(bundle_training, "COMMAND", (sys.executable, "-c", program))
 
     async def main() -> None:
         async with lab.controller() as controller:
             await controller.campaigns.start("characterize", "toy", SMALL, "c")
-            ended: CampaignRecord | None = None
-            async for record in controller.campaigns.watch("c"):
-                ended = record
-            assert ended is not None
-            assert ended.state == "failed"
-            assert error in ended.error
+            *_, ended = [record async for record in controller.campaigns.watch("c")]
+            assert (ended.state, ended.error) == ("failed", "it measured too little")
 
     asyncio.run(main())
     assert not list(lab.config.bundles_dir.glob("*/*"))

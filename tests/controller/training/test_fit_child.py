@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,15 +67,30 @@ def test_the_process_tells_why_it_could_not_fit(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+FITS_FOREVER = """
+import threading
+from latfarm_controller.training import fit_child
+
+def fit(inputs, path, on_progress, pool_from):
+    on_progress("kernels", 1, 2)
+    threading.Event().wait()
+
+fit_child.fit_bundle = fit
+fit_child.main()
+"""
+"""The process with a fit that never ends."""
+
+
 @pytest.mark.slow
 def test_the_process_ends_with_its_controller(tmp_path: Path) -> None:
-    """The controller was killed: its end of the pipe is closed, and nobody reads the result."""
-    content = task(tmp_path).to_bytes()
-    # It waits for the rest of a second task that never comes, so it is alive until the pipe ends.
-    with subprocess.Popen(
-        COMMAND, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    """A controller that was killed has closed its end of the pipe."""
+    command = [sys.executable, "-c", FITS_FOREVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
-        process.stdin.write(content[:-1])
+        assert process.stdout is not None
+        process.stdin.write(task(tmp_path).to_bytes())
+        process.stdin.flush()
+        step = json.loads(process.stdout.readline())
+        assert step == {"stage": "kernels", "done": 1, "total": 2}
         process.stdin.close()
-        assert process.wait() not in (0, STOPPED)  # its task was cut: an error, not a hang
+        assert process.wait() == STOPPED
