@@ -93,13 +93,13 @@ def kept_of(earlier: EarlierFit, training: Training, *, forests: bool) -> KeptFi
     }
     if not kept:
         return None
-    rows = np.sort(np.concatenate(list(kept.values())))
-    fresh = np.setdiff1d(np.arange(len(table)), rows)
+    stay = np.sort(np.concatenate(list(kept.values())))
+    fresh = np.setdiff1d(np.arange(len(table)), stay)
     again = {table.families[row] for row in fresh.tolist()}
     merged, unseen_ms, unseen_sigma = training.latency_ms.copy(), *np.ones((2, len(table)))
-    merged[rows] = evidence.latency_ms[old[rows]]
-    unseen_ms[rows] = evidence.unseen_ms[old[rows]]
-    unseen_sigma[rows] = evidence.unseen_sigma[old[rows]]
+    merged[stay] = evidence.latency_ms[old[stay]]
+    unseen_ms[stay] = evidence.unseen_ms[old[stay]]
+    unseen_sigma[stay] = evidence.unseen_sigma[old[stay]]
     models = predictor.models
     found = KeptGroups(
         frozenset(kept),

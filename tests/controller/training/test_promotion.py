@@ -19,7 +19,8 @@ def scores(errors: list[float], covered: list[bool] | None = None, name: str = "
 
 
 def errors(mean: float, count: int = 24, seed: int = 0) -> list[float]:
-    return (mean * np.random.default_rng(seed).uniform(0.5, 1.5, count)).tolist()
+    shares = np.random.default_rng(seed).uniform(0.5, 1.5, count)
+    return [mean * float(share) for share in shares]
 
 
 def test_a_model_that_is_surely_worse_is_refused() -> None:
