@@ -46,7 +46,7 @@ def train(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Make a new model of a platform from the measurements in the store.
+    """Train a new model of a platform from the measurements.
 
     It is trained from the campaign of the bundle in use and from all campaigns that were added to
     it. With --since, only what new rows touch is fitted again: families of kernels without new rows
@@ -56,7 +56,7 @@ def train(
     model was trained on, and no training uses it. Nothing is measured and no board is needed. This
     cannot run while latfarm serve runs.
 
-    \\b
+    \b
     Examples:
       latfarm train local-onnxruntime1.31-fp32-1t
       latfarm train local-onnxruntime1.31-fp32-1t --since 7d --promote
