@@ -46,7 +46,7 @@ def train(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Train a new model of a platform from the measurements.
+    """Train a new model from the measurements.
 
     It is trained from the campaign of the bundle in use and from all campaigns that were added to
     it. With --since, only what new rows touch is fitted again: families of kernels without new rows
