@@ -281,9 +281,9 @@ def promote_bundle(
     ] = False,
     as_json: inputs.Json = False,
 ) -> None:
-    """Put a model in use: the newest candidate, or the one that --model names.
+    """Put the newest candidate in use.
 
-    It is refused where its error or its coverage on the frozen set of the platform is worse than
+    --model names another model. It is refused where its error or its coverage on the frozen set of the platform is worse than
     that of the model in use, by more than the noise of the bootstrap over these networks.
 
     \b
@@ -304,7 +304,7 @@ def promote_bundle(
 
 @app.command("rollback")
 def rollback_bundle(platform: Platform, reason: Reason = "", as_json: inputs.Json = False) -> None:
-    """Put the model in use again that was in use before the present one.
+    """Put the model before the present one in use.
 
     Doing it again goes back one model further.
 
