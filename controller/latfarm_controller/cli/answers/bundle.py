@@ -283,8 +283,9 @@ def promote_bundle(
 ) -> None:
     """Put the newest candidate in use.
 
-    --model names another model. It is refused where its error or its coverage on the frozen set of the platform is worse than
-    that of the model in use, by more than the noise of the bootstrap over these networks.
+    --model names another model. A model is refused where its error or its coverage on the frozen
+    set of the platform is worse than that of the model in use, by more than the noise of the
+    bootstrap over these networks.
 
     \b
     Examples:
