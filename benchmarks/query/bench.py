@@ -1,8 +1,9 @@
-"""What an answer from the store costs, over gRPC and on the command line.
+"""What an answer costs, from the store and from a board, over gRPC and on the command line.
 
 A store is made (`store.py`), `latfarm serve` is started on it, and clients ask about networks that
-are spread over the whole store. Each figure stands beside its target. The load and the stolen time
-of the host are printed, because figures of a busy host say nothing.
+are spread over the whole store. Then they ask about networks that nobody measured, and a simulated
+board measures them (`misses.py`). Each figure stands beside its target. The load and the stolen
+time of the host are printed, because figures of a busy host say nothing.
 
 Usage: `make bench-query`, or `python -m benchmarks.query.bench --quick`.
 """
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.builders import build
 from latfarm_controller.config import load_config
-from latfarm_controller.store.duckdb import DuckDBStore
 
-from benchmarks.query import writer
+from benchmarks.query import misses, writer
 from benchmarks.query.store import FULL, PLATFORMS, QUICK, Size, make, network, some
 
 LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
@@ -44,6 +44,21 @@ PAPER_HIT_S = 1.93
 """What a hit takes in NNLQP's Table 2, in seconds."""
 START_S = 600.0
 """Longest wait for the server, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How much is asked.
+
+    Attributes:
+        hits: number of questions for each figure about hits.
+        misses: number of networks that the board measures one after the other.
+        board_ms: how long the board takes for each of them, in milliseconds.
+    """
+
+    hits: int
+    misses: int
+    board_ms: float
 
 
 @contextmanager
@@ -134,8 +149,9 @@ def stolen_s() -> float:
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
-def measure(home: Path, size: Size, hits: int) -> dict[str, Any]:
+def measure(home: Path, size: Size, asked_for: Asked) -> dict[str, Any]:
     """All figures of one store."""
+    hits = asked_for.hits
     config = load_config()
     config.make_dirs()
     made_s = make(config.store_file, size)
@@ -150,7 +166,7 @@ def measure(home: Path, size: Size, hits: int) -> dict[str, Any]:
         "bytes_per_row": config.store_file.stat().st_size / size.rows,
         "command_without_server_s": command_s(model, 3),
     }
-    with served(home) as (process, ready_s):
+    with misses.board(home / "board", asked_for.board_ms), served(home) as (process, ready_s):
         found["ready_s"] = ready_s
         hits_ms(asked[:20])
         times = hits_ms(asked[:hits])
@@ -160,9 +176,10 @@ def measure(home: Path, size: Size, hits: int) -> dict[str, Any]:
         found["batch_hits_per_s"] = batch_rate(asked)
         found["command_with_server_s"] = command_s(model, 5)
         found["resident_bytes"] = process.memory_info().rss
-    with DuckDBStore(config.store_file, index=True) as store:
-        found["beside_writing"] = writer.beside_writing(store, asked[:hits])
-    return found
+        # The last, because the first miss starts Ray beside the server.
+        found |= misses.misses(client, asked_for.misses)
+    beside = writer.beside_writing(hits_ms, asked[:hits])
+    return found | {f"beside_writing_{name}": value for name, value in beside.items()}
 
 
 TARGETS: dict[str, tuple[str, float]] = {
@@ -175,6 +192,10 @@ TARGETS: dict[str, tuple[str, float]] = {
     "ready_s": ("<=", 5.0),
     "resident_bytes": ("<=", 1e9),
     "bytes_per_row": ("<=", 1024.0),
+    "beside_writing_times": ("<=", 2.0),
+    "beside_writing_rows_per_s": (">=", 0.95 * writer.ROWS_PER_S),
+    "measured_for_them": ("<=", 1.0),
+    "miss_over_most_s": ("<=", misses.EXTRA_S),
 }
 """Figure -> its bound."""
 
@@ -186,12 +207,13 @@ def main() -> None:
     parser.add_argument("--hits", type=int, default=5000, help="questions for each figure")
     parser.add_argument("--write", type=Path, help="file for the figures as JSON")
     given = parser.parse_args()
-    size, hits = (QUICK, 100) if given.quick else (FULL, given.hits)
+    size = QUICK if given.quick else FULL
+    asked = Asked(100, 3, 200.0) if given.quick else Asked(given.hits, 20, 2000.0)
     before_s, load = stolen_s(), os.getloadavg()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         os.environ |= {"LATFARM_HOME": str(home), "LATFARM_LOCAL_AGENT": "false"}
-        found = measure(home, size, hits)
+        found = measure(home, size, asked)
     host = {"load_before": load, "load_after": os.getloadavg(), "steal_s": stolen_s() - before_s}
     for name, value in found.items():
         sign, bound = TARGETS.get(name, ("", 0.0))

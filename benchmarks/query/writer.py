@@ -1,17 +1,28 @@
-"""How much slower the store answers while a campaign writes into it."""
+"""How much slower a server answers while a campaign writes into its store.
+
+A campaign writes in the process of the server, in a thread. So this module is also a program: a
+server with such a thread, which starts to write when it reads a line, and stops at the next one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from latfarm_controller.app.question import Question
-from latfarm_controller.store.base import AnswerQuery
-from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.config import load_config
 
 from benchmarks.query.store import PLATFORMS, measurement, network
+
+if TYPE_CHECKING:
+    from latfarm_controller.store.base import Store
 
 ROWS_PER_S = 500
 """How many rows a second the campaign writes."""
@@ -19,36 +30,38 @@ BATCH = 50
 """How many rows it writes in one transaction."""
 FIRST_NEW = 1 << 24
 """Number of the first measurement that is written; those of the store are below."""
+END_S = 120.0
+"""Longest wait for the end of the server, in seconds."""
 
 
-def beside_writing(store: DuckDBStore, asked: Sequence[Question]) -> dict[str, float]:
-    """Median time of an answer of the store alone, and beside a campaign, in milliseconds."""
-    alone_ms = _median_ms(store, asked)
-    stop = threading.Event()
-    written = [0]
-    graphs = [network(number) for number in range(BATCH)]
+def beside_writing(
+    hits_ms: Callable[[Sequence[Question]], list[float]], asked: Sequence[Question]
+) -> dict[str, float]:
+    """Median time of a hit alone, and beside a campaign that writes, in milliseconds.
 
-    def write() -> None:
-        began_s = time.monotonic()
-        while not stop.is_set():
-            first = FIRST_NEW + written[0]
-            told = [
-                (measurement(graph, first + number, PLATFORMS[0]), graph)
-                for number, graph in enumerate(graphs)
-            ]
-            store.add_measurements("written", told)
-            written[0] += BATCH
-            stop.wait(max(0.0, began_s + written[0] / ROWS_PER_S - time.monotonic()))
-
-    thread = threading.Thread(target=write)
-    began_s = time.monotonic()
-    thread.start()
-    try:
-        beside_ms = _median_ms(store, asked)
-    finally:
-        stop.set()
-        thread.join()
-    rows_per_s = written[0] / (time.monotonic() - began_s)
+    Args:
+        hits_ms: asks the running server, and returns how long each answer took.
+        asked: the questions.
+    """
+    command = [sys.executable, "-m", "benchmarks.query.writer"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline().strip() != "ready":
+                raise SystemExit("the server that writes did not start")
+            hits_ms(asked[:20])
+            alone_ms = statistics.median(hits_ms(asked))
+            print("write", file=process.stdin, flush=True)
+            process.stdout.readline()  # it has written the first rows
+            beside_ms = statistics.median(hits_ms(asked))
+            print("stop", file=process.stdin, flush=True)
+            rows_per_s = float(json.loads(process.stdout.readline()))
+        finally:
+            process.stdin.close()
+            process.wait(END_S)
     return {
         "alone_ms": alone_ms,
         "beside_ms": beside_ms,
@@ -57,12 +70,41 @@ def beside_writing(store: DuckDBStore, asked: Sequence[Question]) -> dict[str, f
     }
 
 
-def _median_ms(store: DuckDBStore, asked: Sequence[Question]) -> float:
-    times = []
-    for question in asked:
-        query = AnswerQuery(question.graph_hash, question.platform, question.network_hash)
-        began_s = time.perf_counter()
-        (found,) = store.find_answers([query])
-        times.append(1000.0 * (time.perf_counter() - began_s))
-        assert found is not None
-    return statistics.median(times)
+def write(store: Store, began: threading.Event, stop: threading.Event) -> float:
+    """Write rows until `stop` is set; returns how many a second were written."""
+    graphs = [network(number) for number in range(BATCH)]
+    written, began_s = 0, time.monotonic()
+    while not stop.is_set():
+        told = [
+            (measurement(graph, FIRST_NEW + written + number, PLATFORMS[0]), graph)
+            for number, graph in enumerate(graphs)
+        ]
+        store.add_measurements("written", told)
+        written += BATCH
+        began.set()
+        stop.wait(max(0.0, began_s + written / ROWS_PER_S - time.monotonic()))
+    return written / (time.monotonic() - began_s)
+
+
+async def serve() -> None:
+    """Serve, and write while a person, or `beside_writing`, asks for it."""
+    from latfarm_controller.api.server import ControllerServer
+
+    server = await ControllerServer.open(load_config(), public=True)
+    try:
+        assert server._store is not None
+        print("ready", flush=True)
+        if await asyncio.to_thread(sys.stdin.readline):
+            began, stop = threading.Event(), threading.Event()
+            writing = asyncio.create_task(asyncio.to_thread(write, server._store, began, stop))
+            await asyncio.to_thread(began.wait)
+            print("writes", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+            stop.set()
+            print(json.dumps(await writing), flush=True)
+    finally:
+        await server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

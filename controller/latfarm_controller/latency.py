@@ -148,7 +148,7 @@ def query_many(
 def predict(
     model_path: Model, batch_size: int = 0, platform_name: str = "", *, coverage: float = 0.9
 ) -> Answer:
-    """Predict the latency of a network from the newest bundle of a platform; no board is used.
+    """Predict the latency of a network from the bundle in use of a platform; no board is used.
 
     Args:
         model_path: an ONNX file, or a Graph.

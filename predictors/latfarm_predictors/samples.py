@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -224,6 +224,14 @@ class Measured:
                 float(np.hypot(noise, spread)),
             )
         return measured
+
+    def keeping(self, earlier: Measured, families: Collection[str]) -> Measured:
+        """These workloads, with those of some families as an earlier training knew them."""
+        kept = {work: told for work, told in earlier._kernels.items() if work.family in families}
+        other = {work: told for work, told in self._kernels.items() if work.family not in families}
+        found = Measured()
+        found._kernels = kept | other
+        return found
 
     def __len__(self) -> int:
         """Number of different workloads."""

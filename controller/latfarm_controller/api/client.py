@@ -157,7 +157,7 @@ class ControllerClient:
 
         Returns:
             The answer. `SlowCore.told_by(measurement)` corrects its measurement like the
-            predictions of the platform's newest bundle.
+            predictions of the platform's bundle in use.
         """
         for with_graph in (not question.stored, True):
             request = query_messages.question_to_pb(question, with_graph=with_graph)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -64,8 +65,10 @@ def _streams(method: Callable[..., Any]) -> Callable[..., Any]:
     async def call(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
         _note_caller(self.user_of, context)
         try:
-            async for message in method(self, request):
-                yield message
+            # A reader that has gone ends what was done for it at once.
+            async with aclosing(method(self, request)) as told:
+                async for message in told:
+                    yield message
         except error_codes.KINDS as error:
             await error_codes.abort(context, error)
 
@@ -141,7 +144,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
 
     @_answers
     async def Predict(self, request: pb.PredictRequest) -> Any:
-        """Predict a latency from the newest bundle of a platform."""
+        """Predict a latency from the bundle in use of a platform."""
         answer, energy = await self._controller.predict(
             await asyncio.to_thread(messages.graph_from_json, request.graph_json),
             request.platform,
@@ -169,8 +172,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def QueryMany(self, request: pb.QueryManyRequest) -> Any:
         """Answer many questions as their answers come; one that fails ends alone."""
         questions = await asyncio.to_thread(query_messages.questions_from_pb, request)
-        async for ends in self._controller.questions.ask_many(questions):
-            yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
+        async with aclosing(self._controller.questions.ask_many(questions)) as told:
+            async for ends in told:
+                yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
 
     @_answers
     async def StartCampaign(self, request: pb.StartCampaignRequest) -> Any:

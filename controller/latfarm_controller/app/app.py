@@ -84,13 +84,13 @@ class Controller:
 
     async def platforms(self) -> list[PlatformSummary]:
         """All platforms that the boards offer, then the runtimes that they lack."""
-        known = bundles.newest(self._bundles_dir)
+        known = bundles.promoted(self._bundles_dir)
         return _platform_summaries(await self._fleet.views(), known)
 
     async def predict(
         self, graph: Graph, platform: str, coverage: float, energy: bool = False
     ) -> tuple[Answer, EnergyAnswer | None]:
-        """Predict a latency from the newest bundle of a platform.
+        """Predict a latency from the bundle in use of a platform.
 
         Args:
             graph: the network.
@@ -131,7 +131,7 @@ class Controller:
     ) -> AsyncIterator[tuple[Measurement, dict[str, Any] | None]]:
         """Stored measurements, newest first; an empty filter selects all, a limit of 0 too.
 
-        Beside each stands what the newest bundle of its platform says of it (`bundle_notes`), and,
+        Beside each stands what the bundle in use of its platform says of it (`bundle_notes`), and,
         if `details` are asked for, what else the store knows of it (`result_details`). Measurements
         of other farms are listed only if `foreign` is set.
 
@@ -227,7 +227,7 @@ def _platform_summaries(
 
     Args:
         views: all boards.
-        known: the newest bundle of each platform. A platform whose boards are all away is told
+        known: the bundle in use of each platform. A platform whose boards are all away is told
             too, if it has a bundle.
     """
     found: dict[str, PlatformSummary] = {}

@@ -15,6 +15,7 @@ from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app import campaign_names, comparison
+from latfarm_controller.app.bundle_training import TrainingStoppedError, trained_bundle
 from latfarm_controller.app.patient_run import (
     CANCELLED,
     INTERRUPTED,
@@ -33,7 +34,6 @@ from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
-from latfarm_controller.training.training import train
 
 logger = logging.getLogger(__name__)
 WATCH_S = 5.0
@@ -43,10 +43,6 @@ What its boards do changes without a change of its record.
 """
 CLOSE_S = 30.0
 """Longest wait for campaigns to stop when the controller stops, in seconds."""
-
-
-class _StoppedError(ControllerError):
-    """The training was stopped by a user."""
 
 
 class CampaignRuns:
@@ -315,7 +311,7 @@ class CampaignRuns:
             expected = isinstance(error, (ControllerError, PredictorsError, OSError))
             if not expected:
                 logger.exception("campaign %s failed", key)
-            state = CANCELLED if isinstance(error, _StoppedError) else "failed"
+            state = CANCELLED if isinstance(error, TrainingStoppedError) else "failed"
             text = str(error) or type(error).__name__
             record = replace(self._records[key], state=state, error=text)
         if record.state == CANCELLED:
@@ -349,29 +345,21 @@ class CampaignRuns:
         record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
         await asyncio.to_thread(self._store.put_campaign, record)
         self._show(record)
-        loop = asyncio.get_running_loop()
-        cancel = self._cancels[record.campaign_id]
 
         def progress(stage: str, done: int, total: int) -> None:
-            if cancel.is_set():  # a thread cannot be cancelled, but it reports its progress here
-                raise _StoppedError("the training was stopped; the measurements are kept")
-            changed = replace(
-                record, stage=f"training: {stage}", stage_done=done, stage_total=total
+            self._show(
+                replace(record, stage=f"training: {stage}", stage_done=done, stage_total=total)
             )
-            loop.call_soon_threadsafe(self._show, changed)
 
-        path = bundles.next_path(self._bundles_dir, record.platform)
-        predictor = await asyncio.to_thread(
-            train,
-            self._store,
-            record.platform,
-            record.campaign_id,
-            path,
-            on_progress=progress,
-            pool_from=self._bundles_dir,
-        )
+        stop = self._cancels[record.campaign_id]
+        entered = await trained_bundle(self._store, self._bundles_dir, record, progress, stop)
+        predictor = await asyncio.to_thread(bundles.load, entered.path)
         self._watch.trained(predictor)
-        outcome = dict(record.outcome) | {"bundle": str(path), "accuracy": predictor.explain()}
+        outcome = dict(record.outcome) | {
+            "bundle": str(entered.path),
+            "accuracy": predictor.explain(),
+            "model": entered.to_json(),
+        }
         return replace(self._records[record.campaign_id], state="done", outcome=outcome)
 
     def _show(self, record: CampaignRecord) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -81,7 +81,7 @@ class Questions:
 
     async def ask_many(
         self, questions: Sequence[Question | Exception]
-    ) -> AsyncIterator[list[tuple[int, Ended]]]:
+    ) -> AsyncGenerator[list[tuple[int, Ended]], None]:
         """Answer many questions as they come: those that the store can answer first.
 
         Args:

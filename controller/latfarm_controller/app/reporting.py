@@ -26,7 +26,7 @@ from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
-from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.gather import ALL_ROWS, RowChoice, bases, gather
 from latfarm_controller.training.insight_trial import told_basis
 from latfarm_controller.training.training_set import TrainingSet
 
@@ -71,7 +71,7 @@ def report(
 
 def _inputs(store: Store, bundles_dir: Path, platform: str) -> str:
     """A text that changes whenever the measurements or the bundle of the platform change."""
-    path = bundles.newest(bundles_dir).get(platform)
+    path = bundles.promoted(bundles_dir).get(platform)
     bundle = "" if path is None else f"{path.name} {bundles.digest(path)}"
     return f"{store.revision(platform)} {bundle}"
 
@@ -100,7 +100,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         StoreError: the measurements cannot be read.
     """
     told: list[str] = []
-    path = bundles.newest(bundles_dir).get(platform)
+    path = bundles.promoted(bundles_dir).get(platform)
     predictor, provenance = _bundle(path, told)
     chain = _chain(store, platform, campaign, str(provenance.get("campaign", "")))
     if campaign and not chain:
@@ -123,7 +123,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
     made_from = str(provenance.get("campaign", ""))
     if chain and made_from and made_from != chain[0].campaign_id:
         named = chain[0].name
-        told.append(f"The newest bundle was made from campaign {made_from}, not from {named}.")
+        told.append(f"The bundle in use was made from campaign {made_from}, not from {named}.")
     slow_core = data.slow_core if data else SlowCore.from_json(provenance.get("slow_core"))
     networks = [slow_core.settled(m) for m in measured.get("network", ())]
     calibration = networks_of(store, networks)
@@ -157,7 +157,7 @@ def _chain(store: Store, platform: str, campaign: str, made_from: str) -> list[C
         store: holds the campaigns.
         platform: the platform to report on.
         campaign: id or name of the campaign that is asked for; empty: none.
-        made_from: id of the campaign that the newest bundle was made from; empty: none.
+        made_from: id of the campaign that the bundle in use was made from; empty: none.
     """
     known = newest_campaign(store, platform, campaign or made_from)
     if known is None and not campaign:
@@ -179,7 +179,7 @@ def _training(
 ) -> TrainingSet | None:
     """What a predictor can learn from the campaigns; None, with a note in `told`, if nothing.
 
-    The times of kernels are those that the newest bundle was fitted to, if it was made from these
+    The times of kernels are those that the bundle in use was fitted to, if it was made from these
     campaigns.
     """
     if not chain:
@@ -193,14 +193,17 @@ def _training(
             told.append(f"Campaign {each.name} is {each.state}{reason}.")
     try:
         campaign_id = chain[0].campaign_id
-        return gather(store, platform, campaign_id, told_basis(provenance, campaign_id))
+        rows = ALL_ROWS
+        if provenance.get("campaign") == campaign_id:
+            rows = RowChoice(tuple(map(str, provenance.get("campaigns", ()))))
+        return gather(store, platform, campaign_id, told_basis(provenance, campaign_id), rows)
     except UsageError as error:
         told.append(str(error))
         return None
 
 
 def _bundle(path: Path | None, told: list[str]) -> tuple[Any, dict[str, Any]]:
-    """The newest predictor and its provenance; (None, {}), with a note in `told`, if none."""
+    """The predictor in use and its provenance; (None, {}), with a note in `told`, if none."""
     if path is None:
         told.append("There is no predictor yet, so the report only shows what was measured.")
         return None, {}
@@ -209,5 +212,5 @@ def _bundle(path: Path | None, told: list[str]) -> tuple[Any, dict[str, Any]]:
     try:
         return bundles.load(path), read_provenance(path)
     except BundleError as error:
-        told.append(f"The newest bundle cannot be read: {error}")
+        told.append(f"The bundle in use cannot be read: {error}")
         return None, {}

@@ -24,7 +24,7 @@ class StoredAnswers:
 
     Args:
         store: holds the measurements.
-        notes: adds to each answer what the platform's newest bundle says of it.
+        notes: adds to each answer what the platform's bundle in use says of it.
     """
 
     def __init__(self, store: Store, notes: NewestNotes) -> None:
@@ -45,7 +45,7 @@ class StoredAnswers:
         return found
 
     def noted(self, found: Found) -> Found:
-        """An answer with what the platform's newest bundle says of its measurements."""
+        """An answer with what the platform's bundle in use says of its measurements."""
         first, *repeats = self._notes.noted([found.measurement, *found.repeats])
         return replace(found, measurement=first, repeats=tuple(repeats))
 

@@ -67,7 +67,7 @@ class PlatformSummary:
         boards: names of the boards that offer the platform, or that lack the runtime.
         available: whether a reachable board offers it.
         missing: why nothing offers it, and the remedy.
-        bundle: number of its newest bundle; empty where it has none.
+        bundle: number of its bundle in use; empty where it has none.
         fingerprint: the fingerprint of its settings and versions.
     """
 

@@ -65,6 +65,7 @@ COMMANDS = (
     "campaigns.fusion",
     "networks.graph",
     "answers.bundle",
+    "answers.train",
     "networks.zoo",
     "farm.serve",
 )

@@ -1,6 +1,6 @@
 """Metrics of accuracy: each measured network is also predicted, and the two are compared.
 
-Predictions come from the newest bundle of the platform at that time, so that the metrics follow
+Predictions come from the platform's bundle in use at that time, so that the metrics follow
 both a new bundle and a board that changes. A campaign's first networks are measured before there is
 a bundle. Once a bundle is trained from them, it is judged on each of them as if that network had
 been left out of the fit.
@@ -130,10 +130,10 @@ class Accuracy:
             The number of networks that were compared.
         """
         compared = 0
-        newest = bundles.newest(bundles_dir)
+        in_use = bundles.promoted(bundles_dir)
         while self._waiting:
             graph, measurement = self._waiting.popleft()
-            path = newest.get(measurement.platform)
+            path = in_use.get(measurement.platform)
             if path is None:
                 self._skipped.labels("no_bundle").inc()
                 continue

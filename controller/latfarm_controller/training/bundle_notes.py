@@ -1,4 +1,4 @@
-"""What the newest bundle of a platform says about its measurements, noted beside these.
+"""What the bundle in use of a platform says about its measurements, noted beside these.
 
 A bundle knows how much its platform feels a slow core (`SlowCore`), and what is usual on the host
 that it was made on (`HostNoise`). Measurements are stored without this, because a later bundle may
@@ -37,7 +37,7 @@ class BundleNotes:
 
 
 class NewestNotes:
-    """The notes of the newest bundles. A bundle is read once, when it is first needed.
+    """The notes of the bundles in use. A bundle is read once, when it is first needed.
 
     Several threads may use it: at worst a bundle is read twice.
 
@@ -50,11 +50,11 @@ class NewestNotes:
         self._read: dict[Path, BundleNotes] = {}
 
     def noted(self, measurements: Iterable[Measurement]) -> list[Measurement]:
-        """The measurements, each with the notes of its platform's newest bundle."""
-        newest = bundles.newest(self._bundles_dir)
+        """The measurements, each with the notes of its platform's bundle in use."""
+        in_use = bundles.promoted(self._bundles_dir)
         found = []
         for measurement in measurements:
-            path = newest.get(measurement.platform)
+            path = in_use.get(measurement.platform)
             found.append(measurement if path is None else self._notes(path).noted(measurement))
         return found
 

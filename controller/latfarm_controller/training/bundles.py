@@ -1,8 +1,13 @@
-"""Bundles on disk: `<bundles>/<platform>/<number>.zip`. The highest number is the newest."""
+"""Bundles on disk: `<bundles>/<platform>/<number>.zip`.
+
+The highest number is the newest. Predictions use the promoted one, which the platform's register
+names (`model_register`); where there is no register, that is the newest.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -16,18 +21,29 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.home import BUNDLES, home_without_settings
 from latfarm_controller.nearest_names import hint
+from latfarm_controller.training.model_register import (
+    BUNDLE_SUFFIX,
+    changed_register,
+    keep_register,
+    now_s,
+    numbers_in,
+    read_register,
+)
+from latfarm_controller.training.model_register import FILE as REGISTER
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 SAMPLE = "sample"
 """Name by which a command is asked for the sample bundle, which ships with the predictors."""
-SUFFIX = ".zip"
+SUFFIX = BUNDLE_SUFFIX
 """Suffix of a bundle's file name."""
 FITTED = ".fitted"
 """Folder beside those of the platforms, in which predictors keep what they fit when first asked."""
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 """Names of platforms that may become the name of a folder."""
+
+_log = logging.getLogger(__name__)
 
 
 def own_folder() -> Path:
@@ -53,18 +69,37 @@ def newest(bundles_dir: Path) -> dict[str, Path]:
     return found
 
 
-def choose(bundles_dir: Path, platform: str) -> Path:
-    """The newest bundle of a platform.
+def promoted(bundles_dir: Path) -> dict[str, Path]:
+    """The bundle in use of each platform, by platform name.
+
+    A platform whose register cannot be read is left out with a warning.
+    """
+    found = {}
+    for platform, path in newest(bundles_dir).items():
+        try:
+            number = read_register(path.parent).promoted
+        except StoreError as error:
+            _log.warning("no bundle of %s is used: %s", platform, error)
+            continue
+        if number:
+            found[platform] = path.with_name(f"{number}{SUFFIX}")
+    return found
+
+
+def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
+    """The bundle in use of a platform, or the one with a number.
 
     Args:
         bundles_dir: the folder of all bundles.
         platform: the platform; empty: the only one that has a bundle.
+        number: the number of the model; empty: the one in use.
 
     Raises:
-        UsageError: the platform has no bundle, or no platform is given and several have one. The
-            message lists the platforms that have one.
+        UsageError: the platform has no bundle or none of that number, or no platform is given and
+            several have one. The message lists what there is.
+        StoreError: the register of the platform's models cannot be read.
     """
-    found = newest(bundles_dir)
+    found = promoted(bundles_dir)
     known = ", ".join(found) or "none yet"
     if not platform:
         if len(found) == 1:
@@ -75,16 +110,33 @@ def choose(bundles_dir: Path, platform: str) -> Path:
             else "no platform has a bundle yet; make one with latfarm characterize -p PLATFORM"
         )
     if platform not in found:
+        if platform in newest(bundles_dir):
+            read_register(bundles_dir / platform)  # raises the error that left it out
         raise UsageError(
             f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
             f"{hint(platform, found)}; latfarm platforms lists those that boards offer, and "
             "latfarm characterize makes a bundle of one of them"
         )
-    return found[platform]
+    return found[platform] if not number else _of_number(bundles_dir, platform, number)
+
+
+def _of_number(bundles_dir: Path, platform: str, number: str) -> Path:
+    """The bundle of a platform with a number; leading zeros may be left out.
+
+    Raises:
+        UsageError: there is none.
+    """
+    known = numbers_in(bundles_dir / platform)
+    same = [each for each in known if number.isdecimal() and int(each) == int(number)]
+    if not same:
+        raise UsageError(
+            f"there is no model {number!r} of {platform}; its models are: {', '.join(known)}"
+        )
+    return bundles_dir / platform / f"{same[0]}{SUFFIX}"
 
 
 def open_bundle(bundles_dir: Path, platform: str) -> PlatformPredictor:
-    """The newest predictor of a platform.
+    """The predictor in use of a platform.
 
     Raises:
         UsageError: see `choose`.
@@ -139,23 +191,26 @@ def next_path(bundles_dir: Path, platform: str) -> Path:
 
     Raises:
         UsageError: the platform's name leads to another folder, or to a hidden one.
+        StoreError: the register of the platform's models cannot be read.
     """
     path_like = not platform or platform.startswith(".") or "/" in platform or "\\" in platform
     if path_like or not platform.isprintable():
         raise UsageError(f"{platform!r} is not a valid name of a platform: it is a path")
     folder = bundles_dir / platform
-    numbers = [int(p.stem) for p in folder.glob(f"*{SUFFIX}") if p.stem.isdecimal()]
+    # A number is not used again, because the register's history still names it.
+    history = [change.model for change in read_register(folder).history if change.model]
+    numbers = [int(name) for name in (*numbers_in(folder), *history)]
     return folder / f"{max(numbers, default=0) + 1:04d}{SUFFIX}"
 
 
-def export(bundles_dir: Path, platform: str, path: Path) -> None:
-    """Copy the newest bundle of a platform to a file.
+def export(bundles_dir: Path, platform: str, path: Path, number: str = "") -> None:
+    """Copy the bundle in use of a platform, or the one with a number, to a file.
 
     Raises:
         UsageError: there is no bundle, or the file's folder does not exist.
         StoreError: the file cannot be written; an older file of that name is unchanged.
     """
-    source = choose(bundles_dir, platform)
+    source = choose(bundles_dir, platform, number)
     if os.path.isdir(path):  # noqa: PTH112 - pathlib raises where a name is too long
         raise UsageError(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -164,16 +219,30 @@ def export(bundles_dir: Path, platform: str, path: Path) -> None:
         shutil.copyfile(source, part)
 
 
-def remove(bundles_dir: Path, platform: str, *, every: bool = False) -> list[Path]:
-    """Remove the newest bundle of a platform, or all of them; returns the removed files.
+def remove(
+    bundles_dir: Path, platform: str, *, every: bool = False, number: str = ""
+) -> list[Path]:
+    """Remove the bundle in use of a platform, another one, or all; returns the removed files.
+
+    If the bundle in use goes, the one that was in use before is used again.
+
+    Args:
+        bundles_dir: the folder of all bundles.
+        platform: the platform.
+        every: remove all bundles of the platform.
+        number: the number of the model to remove; empty: the one in use.
 
     Raises:
-        UsageError: the platform has no bundle.
-        StoreError: a file cannot be removed.
+        UsageError: the platform has no bundle, or none of that number.
+        StoreError: a file cannot be removed, or the register cannot be changed.
     """
-    last = choose(bundles_dir, platform)
-    numbered = [path for path in last.parent.glob(f"*{SUFFIX}") if path.stem.isdecimal()]
-    gone = sorted(numbered, key=lambda path: int(path.stem)) if every else [last]
+    chosen = choose(bundles_dir, platform, number)
+    folder = chosen.parent
+    gone = [folder / f"{n}{SUFFIX}" for n in numbers_in(folder)] if every else [chosen]
+    if (folder / REGISTER).exists():  # without one, the highest number that is left is in use
+        # The register first: a crash in between leaves a bundle that is not in use.
+        with changed_register(folder) as register:
+            register[0] = register[0].without({path.stem for path in gone}, at_s=now_s())
     try:
         for path in gone:
             path.unlink()
@@ -184,6 +253,8 @@ def remove(bundles_dir: Path, platform: str, *, every: bool = False) -> list[Pat
 
 def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
     """Copy a bundle from another place into the bundles here, as the newest of its platform.
+
+    It is a candidate, unless its platform had no bundle.
 
     Returns:
         The platform, and the path of the copy.
@@ -205,6 +276,7 @@ def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
             "a name has up to 200 letters, digits, dots, pluses, hyphens and underscores"
         )
     kept = next_path(bundles_dir, platform)
+    keep_register(kept.parent)
     with _stored(kept), written_whole(kept, make_folder=True) as part:
         shutil.copyfile(path, part)
     return platform, kept

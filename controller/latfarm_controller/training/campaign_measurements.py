@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement
 from latfarm_predictors.slow_core import SlowCore, slowdown_of
@@ -106,7 +107,10 @@ def _by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
 
 
 def read_campaign(
-    store: Store, record: CampaignRecord, slow_core: SlowCore | None = None
+    store: Store,
+    record: CampaignRecord,
+    slow_core: SlowCore | None = None,
+    barred: frozenset[str] = frozenset(),
 ) -> CampaignMeasurements:
     """Read and sort the measurements of a campaign.
 
@@ -114,11 +118,13 @@ def read_campaign(
         store: holds the measurements.
         record: the campaign.
         slow_core: the correction for a slow core; None: it is learned from this campaign alone.
+        barred: hashes of networks that are left out, because they judge models.
 
     Raises:
         StoreError: the measurements cannot be read.
     """
     measured = _by_purpose(store, record.campaign_id)
+    frozen = _leave_out(store, measured, barred)
     if slow_core is None:
         slow_core = felt(learned_from(store, record.campaign_id))
     if record.outcome.get("alone", {}).get("used"):
@@ -129,7 +135,7 @@ def read_campaign(
     )
     void = frozenset(record.outcome.get("void", ()))
     host_noise = _noise(store, record.campaign_id, measured, fingerprint, slow_core)
-    left_out: Counter[str] = Counter()
+    left_out: Counter[str] = Counter({"frozen": frozen} if frozen else {})
     graded: dict[str, Steadiness] = {}
     usable = {
         purpose: _usable(measured[purpose], fingerprint, void, left_out, host_noise, graded)
@@ -160,6 +166,24 @@ def read_campaign(
         board_ids=tuple(sorted({m.board_id for m in used})),
         left_out=dict(sorted(left_out.items())),
     )
+
+
+def _leave_out(store: Store, measured: dict[str, list[Measurement]], barred: frozenset[str]) -> int:
+    """Take measurements of barred networks out of `measured`; returns how many there were."""
+    if not barred:
+        return 0
+    found = 0
+    for purpose in (networks.PURPOSE, profiled_draw.PURPOSE):
+        graphs = {m.graph_hash: store.get_graph(m.graph_hash) for m in measured[purpose]}
+        out = {
+            key
+            for key, graph in graphs.items()
+            if graph is not None and network_hash_of(graph) in barred
+        }
+        kept = [m for m in measured[purpose] if m.graph_hash not in out]
+        found += len(measured[purpose]) - len(kept)
+        measured[purpose] = kept
+    return found
 
 
 def _probed(

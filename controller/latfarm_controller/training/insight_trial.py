@@ -19,7 +19,7 @@ from latfarm_predictors.features.table import Array
 
 from latfarm_controller.campaigns.profiles.insight import ORDER
 from latfarm_controller.store.base import Store
-from latfarm_controller.training.gather import bases, gather
+from latfarm_controller.training.gather import ALL_ROWS, RowChoice, gather
 from latfarm_controller.training.training_set import Basis, TrainingSet, recorded_basis
 
 if TYPE_CHECKING:
@@ -66,6 +66,21 @@ class InsightTrial:
         }
 
 
+@dataclass(frozen=True)
+class InsightWays:
+    """The training sets of a campaign by all bases that are worth a trial.
+
+    Attributes:
+        own: the basis that the campaign measured for.
+        tried: the training set by each basis; that of `own` is the first.
+        settled: why no trial takes place; empty if one does.
+    """
+
+    own: Basis
+    tried: Mapping[Basis, TrainingSet]
+    settled: str = ""
+
+
 def try_insights(
     store: Store, platform: str, campaign_id: str, *, seed: int = 0
 ) -> tuple[TrainingSet, InsightTrial]:
@@ -76,29 +91,48 @@ def try_insights(
     Raises:
         UsageError, StoreError: as `gather`.
     """
-    from latfarm_predictors.predict.trial import left_out_errors
+    return choose_way(gather_ways(store, platform, campaign_id), seed)
 
-    usual = gather(store, platform, campaign_id)
-    record = store.get_campaign(bases(store, campaign_id)[-1])
+
+def gather_ways(
+    store: Store, platform: str, campaign_id: str, rows: RowChoice = ALL_ROWS
+) -> InsightWays:
+    """Read the training sets of a campaign by all bases that are worth a trial.
+
+    Raises:
+        UsageError, StoreError: as `gather`.
+    """
+    usual = gather(store, platform, campaign_id, rows=rows)
+    record = store.get_campaign(usual.campaigns[-1])
     outcome = {} if record is None else record.outcome
     own = recorded_basis(outcome)
     asked = outcome.get("insight", {}).get("asked", "auto")
     if asked != "auto":
-        return usual, InsightTrial(own, f"{asked} was asked for")
+        return InsightWays(own, {own: usual}, f"{asked} was asked for")
     if len(usual.networks) < LEAST_NETWORKS:
-        return usual, InsightTrial(own, f"{len(usual.networks)} networks are too few to judge")
+        few = f"{len(usual.networks)} networks are too few to judge"
+        return InsightWays(own, {own: usual}, few)
     tried = {own: usual}
     for basis in _others(own, padded="padding" in outcome):
-        found = gather(store, platform, campaign_id, basis)
+        found = gather(store, platform, campaign_id, basis, rows)
         if _offers(found, basis) and not any(_same(found, known) for known in tried.values()):
             tried[basis] = found
-    if len(tried) == 1:
-        return usual, InsightTrial(own, "kernels were timed in one way only")
-    errors = {basis: left_out_errors(_samples(data), seed) for basis, data in tried.items()}
+    settled = "kernels were timed in one way only" if len(tried) == 1 else ""
+    return InsightWays(own, tried, settled)
+
+
+def choose_way(ways: InsightWays, seed: int = 0) -> tuple[TrainingSet, InsightTrial]:
+    """The training set by the basis that wins a trial, and the trial; nothing is read."""
+    from latfarm_predictors.predict.trial import left_out_errors
+
+    if ways.settled:
+        return ways.tried[ways.own], InsightTrial(ways.own, ways.settled)
+    errors = {basis: left_out_errors(_samples(data), seed) for basis, data in ways.tried.items()}
     known = {basis: found for basis, found in errors.items() if found is not None}
-    trial = judge(own, known)
+    trial = judge(ways.own, known)
+    platform = ways.tried[ways.own].platform
     _log.info("%s: kernel times rest on %s (%s)", platform, trial.chosen, trial.reason)
-    return tried[trial.chosen], trial
+    return ways.tried[trial.chosen], trial
 
 
 def told_basis(provenance: Mapping[str, Any], campaign_id: str) -> Basis | None:

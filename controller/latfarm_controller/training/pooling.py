@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def other_scores(
     bundles_dir: Path, platform: str, provenance: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """The scores of the newest bundles of other platforms that may be pooled with a new bundle's.
+    """The scores of the bundles in use of other platforms that may be pooled with a new bundle's.
 
     Scores are comparable if the calibration networks were drawn in the same way. A bundle that
     cannot be read is left out with a warning.
@@ -34,7 +34,7 @@ def other_scores(
     from latfarm_predictors.bundle import read_provenance, read_scores
 
     found = {}
-    for name, path in bundles.newest(bundles_dir).items():
+    for name, path in bundles.promoted(bundles_dir).items():
         if name == platform:
             continue
         try:

@@ -1,36 +1,23 @@
-"""Training: from the measurements in the store to a bundle on disk."""
+"""Training: from the measurements in the store to a model in the register of its platform."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.measurement import PROTOCOL_VERSION
-
-from latfarm_controller.campaigns.sampling.sibling import predictor_of
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import choose, next_path
-from latfarm_controller.training.energy import fit_energy
-from latfarm_controller.training.gather import bases
-from latfarm_controller.training.insight_trial import try_insights
-from latfarm_controller.training.pooling import other_scores
-from latfarm_controller.training.training_set import TrainingSet
+from latfarm_controller.training.entering import EnteredModel, enter_model
+from latfarm_controller.training.fit_bundle import OnProgress, TrainingInputs, fit_bundle
+from latfarm_controller.training.frozen_set import frozen_set
+from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
+from latfarm_controller.training.insight_trial import gather_ways
+from latfarm_controller.training.model_register import keep_register
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
-
-OnProgress = Callable[[str, int, int], None]
-"""Called with a stage of the training, the steps done, and all steps of that stage."""
-
-_DISTRIBUTIONS = ("latfarm-controller", "latfarm-predictors", "numpy", "scikit-learn", "lightgbm")
-"""Distributions whose versions a bundle's provenance tells."""
 
 
 def train(
@@ -52,9 +39,8 @@ def train(
         path: file of the new bundle.
         seed: random seed of the fit.
         on_progress: called with each stage, and how far it is.
-        pool_from: the folder of all bundles. The newest ones of other platforms, if their
-            calibration networks were drawn alike, help to calibrate intervals. None: the
-            platform's own networks calibrate alone.
+        pool_from: the folder of all bundles, whose scores may help to calibrate intervals, and
+            whose frozen set is left out; None: there is neither.
 
     Returns:
         The predictor as loaded from its bundle.
@@ -63,163 +49,134 @@ def train(
         UsageError: as `gather`, or the campaign measured too little.
         StoreError: the measurements cannot be read, or the bundle cannot be written.
     """
-    from latfarm_predictors.bundle import load_bundle, save_bundle
-    from latfarm_predictors.predict.predictor import DEFAULT_COVERAGE
-
-    with _one_thread():
-        data, trial = try_insights(store, platform, campaign_id, seed=seed)
-    sibling = _sibling_of(store, platform, campaign_id)
-    started_s = time.time()
-    try:
-        predictor = _fit(data, sibling, seed, on_progress)
-    except NotEnoughDataError as error:
-        raise UsageError(
-            f"campaign {campaign_id!r} measured too little to learn from: {error}"
-        ) from error
-    told = provenance(data, seed, started_s)
-    told["insight"]["trial"] = trial.to_json()
-    if pool_from is not None:
-        predictor.correction.other_scores = other_scores(pool_from, platform, told)
-    promised = predictor.correction.calibration.guarantee(DEFAULT_COVERAGE)
-    told["guarantee"] = promised.to_json()
-    if sibling is not None:
-        told["started_from"] = {
-            "bundle": sibling.bundle,
-            "platform": sibling.platform,
-            "groups": [n for n, model in predictor.models.stacks.items() if model.from_sibling],
-        }
-    save_bundle(predictor, path, told)
-    return load_bundle(path)
+    inputs = read_inputs(store, platform, campaign_id, seed=seed, bundles_dir=pool_from)
+    return fit_bundle(inputs, path, on_progress, pool_from)
 
 
-def _fit(
-    data: TrainingSet, sibling: PlatformPredictor | None, seed: int, on_progress: OnProgress | None
-) -> PlatformPredictor:
-    """Fit latencies, and energies where they were measured.
+def read_inputs(
+    store: Store,
+    platform: str,
+    campaign_id: str,
+    *,
+    seed: int = 0,
+    bundles_dir: Path | None = None,
+    chain: tuple[str, ...] = (),
+) -> TrainingInputs:
+    """Read from the store all that the fit of a bundle needs.
+
+    Args:
+        store: holds the measurements.
+        platform: the platform.
+        campaign_id: the campaign.
+        seed: random seed of the fit.
+        bundles_dir: the folder of all bundles. The platform's frozen set lies there and is left
+            out; it is chosen now if there is none. None: no network is left out.
+        chain: the campaigns to train from, see `RowChoice`; empty: those that `campaign_id` adds
+            to.
 
     Raises:
-        NotEnoughDataError: there are too few kernels.
+        UsageError: as `gather`.
+        StoreError: the measurements cannot be read, or the frozen set cannot be read or written.
     """
-    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
-
-    with _one_thread():
-        samples = PlatformSamples(
-            data.platform,
-            data.rules,
-            data.kernels,
-            data.networks,
-            call_overhead_ms=data.call_overhead_ms,
-            transfer_ms_per_mb=data.transfer_ms_per_mb,
-            places=data.places,
-        )
-        predictor = fit_predictor(samples, seed=seed, on_progress=on_progress, sibling=sibling)
-        predictor.energy = fit_energy(
-            data.platform,
-            data.rules,
-            data.energy,
-            data.call_overhead_ms,
-            seed=seed,
-            on_progress=on_progress,
-        )
-        predictor.slow_core = data.slow_core
-    return predictor
+    chain = chain or tuple(bases(store, campaign_id))
+    frozen = None if bundles_dir is None else frozen_set(store, bundles_dir, platform)
+    barred = frozenset() if frozen is None else frozen.hashes
+    ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred))
+    return TrainingInputs(
+        platform,
+        campaign_id,
+        ways,
+        started_from(store, chain),
+        seed,
+        frozen_set="" if frozen is None else frozen.name,
+    )
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit linear algebra to one thread.
-
-    There are only hundreds of rows: more threads would wait for each other on a busy host.
-    """
-    # Imported before the limit is set, because it only reaches libraries that are loaded.
-    import lightgbm  # noqa: F401
-    import scipy.linalg  # noqa: F401
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with threadpool_limits(1):
-        yield
-
-
-def _sibling_of(store: Store, platform: str, campaign_id: str) -> PlatformPredictor | None:
-    """The sibling platform's predictor that a campaign, or one that it adds to, started from."""
-    for name in bases(store, campaign_id):
+def started_from(store: Store, chain: tuple[str, ...]) -> dict[str, object]:
+    """The sibling's bundle that a campaign started from, as its configuration tells it, if any."""
+    for name in chain:
         record = store.get_campaign(name)
-        found = None if record is None else predictor_of(record.config, platform)
-        if found is not None:
-            return found
-    return None
+        if record is not None and record.config.get("started_from"):
+            return {"started_from": record.config["started_from"]}
+    return {}
 
 
 def retrain(
     config: ControllerConfig, store: Store, platform: str, *, on_progress: OnProgress | None = None
-) -> Path:
-    """Make a platform's bundle again from the measurements that its newest bundle was made from.
+) -> EnteredModel:
+    """Make a platform's bundle again from the measurements that its bundle in use was made from.
 
-    Returns:
-        The path of the new bundle.
+    It is promoted unless it predicts the frozen set worse.
 
     Raises:
         UsageError: there is no bundle, or its measurements are not in this store.
-        BundleError: the newest bundle is damaged.
+        BundleError: the bundle in use is damaged.
+    """
+    campaign, seed, chain = trained_from(store, config.bundles_dir, platform)
+    inputs = read_inputs(
+        store, platform, campaign, seed=seed, bundles_dir=config.bundles_dir, chain=chain
+    )
+    return fit_model(config.bundles_dir, inputs, promote=True, on_progress=on_progress)
+
+
+def trained_from(
+    store: Store, bundles_dir: Path, platform: str, *, added: bool = False
+) -> tuple[str, int, tuple[str, ...]]:
+    """The campaign that the bundle in use was made from, the seed of its fit, and all campaigns.
+
+    Args:
+        store: holds the campaigns.
+        bundles_dir: the folder of all bundles.
+        platform: the platform.
+        added: also those campaigns that were added since.
+
+    Raises:
+        UsageError: there is no bundle, or its measurements are not in this store.
+        BundleError: the bundle in use is damaged.
     """
     from latfarm_predictors.bundle import read_provenance
 
-    told = read_provenance(choose(config.bundles_dir, platform))
-    path = next_path(config.bundles_dir, platform)
-    campaign = str(told.get("campaign", ""))
+    told = read_provenance(choose(bundles_dir, platform))
+    campaign = check_here(store, platform, str(told.get("campaign", "")))
+    known = tuple(map(str, told.get("campaigns", ()))) or tuple(bases(store, campaign))
+    chain = family_of_campaign(store, platform, campaign) if added else known
+    return chain[0], int(told.get("seed", 0)), chain
+
+
+def check_here(store: Store, platform: str, campaign: str) -> str:
+    """The name of a bundle's campaign, if its measurements are in this store.
+
+    Raises:
+        UsageError: they are not.
+    """
     if store.get_campaign(campaign) is None:
         raise UsageError(
-            f"the newest bundle of {platform} was made elsewhere: its campaign "
-            f"{campaign or '(not told)'} is not in {config.store_file}; to make one here, run: "
+            f"the bundle in use of {platform} was made elsewhere: its campaign "
+            f"{campaign or '(not told)'} is not in this store; to make one here, run: "
             f"latfarm characterize --platform {platform}"
         )
-    train(
-        store,
-        platform,
-        campaign,
-        path,
-        seed=int(told.get("seed", 0)),
-        on_progress=on_progress,
-        pool_from=config.bundles_dir,
-    )
-    return path
+    return campaign
 
 
-def provenance(data: TrainingSet, seed: int, trained_at_s: float) -> dict[str, Any]:
-    """What a bundle was made from, as plain JSON types.
+def fit_model(
+    bundles_dir: Path,
+    inputs: TrainingInputs,
+    *,
+    promote: bool,
+    on_progress: OnProgress | None = None,
+) -> EnteredModel:
+    """Fit a new model and enter it into the register of its platform.
 
     Args:
-        data: the training set.
-        seed: the random seed of the fit.
-        trained_at_s: Unix time of the fit in seconds.
+        bundles_dir: the folder of all bundles.
+        inputs: what it is fitted to.
+        promote: whether it is put in use, unless it predicts the frozen set worse.
+        on_progress: called with each stage, and how far it is.
+
+    Raises:
+        UsageError, BundleError, StoreError: as `fit_bundle` and `enter_model`.
     """
-    return {
-        "platform": data.platform,
-        "campaign": data.campaign_id,
-        "fingerprint": data.fingerprint,
-        "boards": list(data.board_ids),
-        "kernels": len({sample.kernel.kernel_id for sample in data.kernels}),
-        "kernel_measurements": len(data.kernels),
-        "networks": [sample.graph.name for sample in data.networks],
-        "left_out": dict(data.left_out),
-        "call_overhead_ms": data.call_overhead_ms,
-        "transfer_ms_per_mb": data.transfer_ms_per_mb,
-        "insight": dict(data.insight),
-        "slow_core": data.slow_core.to_json(),
-        "host_noise": data.host_noise.to_json(),
-        "steadiness": dict(data.steadiness),
-        "overruled": {"+".join(pair): seen.to_json() for pair, seen in data.overruled.items()},
-        "protocol_version": PROTOCOL_VERSION,
-        "calibration_draw": data.calibration_draw,
-        "seed": seed,
-        "trained_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(trained_at_s)),
-        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
-        **data.energy.provenance(),
-    }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    path = next_path(bundles_dir, inputs.platform)
+    keep_register(path.parent)
+    fit_bundle(inputs, path, on_progress, bundles_dir)
+    return enter_model(path, promote=promote)

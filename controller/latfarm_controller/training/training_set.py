@@ -86,6 +86,7 @@ class TrainingSet:
         host_noise: what is usual on the host that measured.
         steadiness: how many measurements have each steadiness, see `campaigns.host_noise`.
         calibration_draw: how the calibration networks were drawn, see `networks.calibration`.
+        campaigns: all campaigns that were learned from, the newest first.
     """
 
     platform: str
@@ -106,6 +107,7 @@ class TrainingSet:
     host_noise: HostNoise = field(default_factory=HostNoise)
     steadiness: Mapping[str, int] = field(default_factory=dict)
     calibration_draw: str = SCALED
+    campaigns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,13 @@ def collect(
     campaign_id: str,
     basis: Basis | None = None,
     slow_core: SlowCore | None = None,
+    barred: frozenset[str] = frozenset(),
 ) -> TrainingSet:
     """The kernels and networks that one campaign measured, corrected for a slow core.
 
-    Only the campaign's own measurements count, because networks that others measured may be the
-    ones that judge the predictor. `campaign_measurements` says which measurements are left out.
-    The times of kernels rest on `basis`, by default on what the campaign measured for. Without
-    `slow_core`, the correction is learned from this campaign alone.
+    Only the campaign's own measurements count (see `campaign_measurements`), and no network whose
+    hash is `barred`: others judge the predictor. Times of kernels rest on `basis`, by default on
+    what the campaign measured for. Without `slow_core`, that is learned from this campaign alone.
 
     Raises:
         UsageError: there is no such campaign, it is of another platform, or it has no fusion rules.
@@ -149,7 +151,7 @@ def collect(
     """
     record = _campaign_of(store, platform, campaign_id)
     rules, overhead_ms = _rules_of(record)
-    found = read_campaign(store, record, slow_core)
+    found = read_campaign(store, record, slow_core, barred)
     overhead_ms *= found.outcome_factors.get(OVERHEAD, 1.0)
     rules, otherwise = _as_networks_show(record, rules, found)
     chosen = basis or recorded_basis(record.outcome)

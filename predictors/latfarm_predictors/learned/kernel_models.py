@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.evaluate import evaluate
@@ -13,6 +14,7 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
+from latfarm_predictors.learned.kept_groups import KeptGroups
 from latfarm_predictors.learned.op_spread import Op, op_spreads, read_spreads
 from latfarm_predictors.models.base import ModelState, Observations
 from latfarm_predictors.models.image_split import fit_apart, predict_apart
@@ -103,6 +105,7 @@ class KernelModels:
         on_progress: OnProgress,
         sibling: Sibling | None = None,
         forests: bool = True,
+        kept: KeptGroups | None = None,
     ) -> KernelModels:
         """Fit a regressor for every group, and predict every kernel by a model without it.
 
@@ -117,6 +120,7 @@ class KernelModels:
                 are.
             sibling: a sibling platform; groups build on it where that makes them more precise.
             forests: whether to fit the baseline's forest of each group too.
+            kept: groups that stay as an earlier training made them; None: all are fitted.
 
         Raises:
             NotEnoughDataError: there are fewer than 8 distinct kernels.
@@ -127,15 +131,20 @@ class KernelModels:
         router, groups = Router.of(table, training.devices)
         models.router = replace(router, free=training.free)
         seen = Observations(table, training.latency_ms, training.noise)
-        models.overall = fit_roofline(seen, sibling)
+        models.overall = fit_roofline(seen, sibling) if kept is None else kept.overall
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
         names = sorted(groups)
         summaries, labels, in_group = [], [""] * len(table), [""] * len(table)
+        fresh = np.ones(len(table), dtype=np.bool_)
         for done, name in enumerate(names):
             on_progress("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
-            summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
+            if kept is not None and name in kept.names:
+                summaries.append(models._keep_group(name, rows, kept))
+                fresh[rows] = False
+            else:
+                summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
                 in_group[row] = name
@@ -143,7 +152,7 @@ class KernelModels:
         if forests:
             models.forests[""] = Forest(seed=seed).fit(table, training.latency_ms)
         models.summaries = tuple(summaries)
-        models._widen(training, in_group)
+        models._widen(training, in_group, fresh, {} if kept is None else kept.op_spread)
         models.scores = models._conformal_scores(training, labels)
         on_progress("kernels", len(names), len(names))
         return models
@@ -292,16 +301,38 @@ class KernelModels:
             forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
         )
 
-    def _widen(self, training: Training, groups: Sequence[str]) -> None:
+    def _keep_group(self, name: str, rows: Rows, kept: KeptGroups) -> GroupSummary:
+        """Take over the regressors of one group, given the rows of its kernels."""
+        if name in kept.stacks:
+            self.stacks[name] = kept.stacks[name]
+        if name in kept.images:
+            self.images[name] = kept.images[name]
+        if name in kept.scaled:
+            self.scaled[name] = kept.scaled[name]
+        if name in kept.forests:
+            self.forests[name] = kept.forests[name]
+        self.unseen_ms[rows] = kept.unseen_ms[rows]
+        self.unseen_sigma[rows] = kept.unseen_sigma[rows]
+        return kept.summaries[name]
+
+    def _widen(
+        self,
+        training: Training,
+        groups: Sequence[str],
+        fresh: npt.NDArray[np.bool_],
+        before: Mapping[Op, float],
+    ) -> None:
         """Learn the factor of each op, and apply it to the log-sigmas of the training kernels.
 
         Args:
             training: the measured kernels.
             groups: the group of each.
+            fresh: whether its group was fitted now; the factors of others are in their log-sigmas.
+            before: the factors of an earlier training, of which those of the others are taken over.
         """
         table = training.table
         error = np.abs(np.log(training.latency_ms / self.unseen_ms))
-        sound = np.flatnonzero(training.noise < _MOST_NOISE)
+        sound = np.flatnonzero((training.noise < _MOST_NOISE) & fresh)
         ops = list(zip(table.families, table.main_ops, strict=True))
         self.op_spread = op_spreads(
             (error / self.unseen_sigma)[sound],
@@ -309,6 +340,8 @@ class KernelModels:
             [groups[row] for row in sound.tolist()],
         )
         self.unseen_sigma = self.unseen_sigma * self._spreads(table)
+        kept = {ops[row] for row in np.flatnonzero(~fresh).tolist()}
+        self.op_spread |= {op: factor for op, factor in before.items() if op in kept}
 
     def _spreads(self, table: Table) -> Array:
         """Factor on the log-sigma of each kernel, shape (n,)."""

@@ -29,6 +29,7 @@ from latfarm_predictors.learned.reuse_cost import ReuseCost, ReusedKernels, in_c
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.predict.earlier_fit import EarlierFit, KeptFit, kept_of
 from latfarm_predictors.predict.kernel_estimates import placed, reused
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
 from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
@@ -72,6 +73,7 @@ def fit_predictor(
     on_progress: OnProgress | None = None,
     sibling: PlatformPredictor | None = None,
     baselines: bool = True,
+    earlier: EarlierFit | None = None,
 ) -> PlatformPredictor:
     """Learn a platform from measured kernels and networks.
 
@@ -83,17 +85,18 @@ def fit_predictor(
         on_progress: called with a stage, how many of its steps are done, and how many there are.
         sibling: the predictor of a sibling platform, whose latencies are scaled and corrected.
         baselines: whether to fit the predictors of the literature too.
+        earlier: a predictor of which groups of kernels without new samples are kept; None: none.
 
     Raises:
         NotEnoughDataError: fewer than 8 distinct kernels.
         GraphError: a kernel of a size that no board could run.
         ValueError: an overhead or a transfer cost that is no number.
     """
-    if not isfinite(samples.transfer_ms_per_mb):
-        raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
     report = on_progress or ignore_progress
     overhead_ms = max(samples.call_overhead_ms, 0.0)
     measured, training, reuse = _prepared(samples, overhead_ms, seed)
+    kept = None if earlier is None else kept_of(earlier, training, forests=baselines)
+    training = training if kept is None else kept.training
     models = KernelModels.fit(
         training,
         floor_ms=max(_FLOOR_SHARE * overhead_ms, LEAST_FLOOR_MS),
@@ -101,6 +104,7 @@ def fit_predictor(
         on_progress=report,
         sibling=None if sibling is None else Sibling.of(sibling.models),
         forests=baselines,
+        kept=None if kept is None else kept.groups,
     )
     if reuse is not None and baselines:
         _fit_forests(models, measured, seed)
@@ -109,8 +113,8 @@ def fit_predictor(
         platform=samples.platform,
         rules=samples.rules,
         models=models,
-        measured=Measured.of(training),
-        cold=ColdCost().fit(training.table, training.latency_ms, training.cold_extra_ms),
+        measured=_measured(training, kept),
+        cold=_cold(training, kept),
         correction=NetworkCorrection(),
         baselines=_baselines(samples, measured, models, usable, seed) if baselines else Baselines(),
         call_overhead_ms=overhead_ms,
@@ -120,9 +124,7 @@ def fit_predictor(
         left_out=training.left_out + len(samples.networks) - len(usable),
         reuse=reuse,
     )
-    unseen = _unseen(training, models)
-    predictor.context = _fit_context(predictor, samples, unseen, seed)
-    _calibrate(predictor, usable, unseen, report)
+    _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed)
     return predictor
 
 
@@ -132,7 +134,12 @@ def _prepared(
     """The kernels as measured, the same as if caches held all data, and what evicted data cost.
 
     Without such a cost both are the same.
+
+    Raises:
+        ValueError: an overhead or a transfer cost that is no number.
     """
+    if not isfinite(samples.transfer_ms_per_mb):
+        raise ValueError(f"transfers of a megabyte cannot take {samples.transfer_ms_per_mb} ms")
     in_networks = ReusedKernels.of(samples.places, samples.rules)
     reuse = ReuseCost.fit(in_networks, seed=seed)
     measured = corrected_for_isolation(prepare(samples.kernels, overhead_ms), seed)
@@ -140,6 +147,32 @@ def _prepared(
         return measured, measured, None
     kernels = in_caches(reuse, in_networks, samples.kernels)
     return measured, corrected_for_isolation(prepare(kernels, overhead_ms), seed), reuse
+
+
+def _measured(training: Training, kept: KeptFit | None) -> Measured:
+    """The measured workloads; those of kept groups are as the earlier predictor knew them."""
+    found = Measured.of(training)
+    return found if kept is None else found.keeping(kept.predictor.measured, kept.families)
+
+
+def _cold(training: Training, kept: KeptFit | None) -> ColdCost:
+    """What flushed caches add; it is kept if no new kernel was measured with flushed caches."""
+    if kept is not None and not np.isfinite(training.cold_extra_ms[kept.fresh]).any():
+        return kept.predictor.cold
+    return ColdCost().fit(training.table, training.latency_ms, training.cold_extra_ms)
+
+
+def _fit_networks(
+    predictor: PlatformPredictor,
+    samples: PlatformSamples,
+    networks: Sequence[NetworkSample],
+    unseen: Unseen,
+    on_progress: OnProgress,
+    seed: int,
+) -> None:
+    """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
+    predictor.context = _fit_context(predictor, samples, unseen, seed)
+    _calibrate(predictor, networks, unseen, on_progress)
 
 
 def _fit_context(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.app import campaign_runs
 from latfarm_controller.app.question import Question
 from latfarm_controller.errors import ControllerError, StoreError, UsageError
 from latfarm_controller.store.base import CampaignRecord
@@ -283,39 +280,6 @@ def test_a_store_that_fails_ends_the_campaign_for_its_watchers(
             assert (await end(controller, "c")).state == "done"
 
     asyncio.run(main())
-
-
-def test_training_stops_when_told(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    began, stopped = threading.Event(), threading.Event()
-
-    def train(*_: Any, on_progress: Callable[[str, int, int], None], **_more: Any) -> None:
-        try:
-            while True:
-                on_progress("kernels", 1, 2)
-                began.set()
-        except ControllerError:
-            stopped.set()
-            raise
-
-    monkeypatch.setattr(campaign_runs, "train", train)
-
-    async def main() -> None:
-        async with lab.controller() as controller:
-            config = {
-                "budget": 2,
-                "calibration": 1,
-                "kernel_passes": 1,
-                "network_passes": 1,
-                "fusion": {"pairs": [["conv", "relu"]], "rounds": 2, "max_rounds": 2},
-            }
-            await controller.campaigns.start("characterize", "toy", config, "c")
-            await asyncio.to_thread(began.wait)
-            assert (await controller.campaigns.get("c")).stage.startswith("training")
-            assert (await controller.campaigns.cancel("c")).state == "cancelled"
-            assert stopped.is_set()
-
-    asyncio.run(main())
-    assert not list(lab.config.bundles_dir.glob("*/*"))
 
 
 def test_platforms_and_boards(lab: Any, tmp_path: Path) -> None:

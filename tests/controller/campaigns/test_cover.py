@@ -18,6 +18,7 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_controller.training.entering import promote_model
 from latfarm_controller.training.gather import bases, gather
 from latfarm_controller.training.training import retrain, train
 from latfarm_controller.training.training_set import collect
@@ -265,12 +266,15 @@ def test_a_bundle_without_measurements_can_be_trained_again(home: Home) -> None:
     save_bundle(predictor, path, read_provenance(home.bundles / "0001.zip"))
     with pytest.raises(NoConfidenceError, match=f"latfarm bundle retrain {PLATFORM}"):
         choose(load_bundle(path), [network()], 10)
-    new = retrain(home.config, home.store, PLATFORM)
+    entered = retrain(home.config, home.store, PLATFORM)
+    new = entered.path
+    assert entered.promoted
     assert new == home.bundles / "0008.zip"
     assert trust(load_bundle(new), network()).layers
     assert load_bundle(new).predict(network()).latency_ms == (
         predictor.predict(network()).latency_ms
     )
     save_bundle(predictor, home.bundles / "0009.zip", {"campaign": "elsewhere"})
+    promote_model(home.config.bundles_dir, PLATFORM, "0009")
     with pytest.raises(UsageError, match="was made elsewhere: its campaign elsewhere"):
         retrain(home.config, home.store, PLATFORM)

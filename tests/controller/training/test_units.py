@@ -16,8 +16,8 @@ from latfarm_controller.campaigns.slow_core import LEAST_PAIRS
 from latfarm_controller.reports import networks as report
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training.fit_bundle import provenance
 from latfarm_controller.training.gather import gather
-from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph

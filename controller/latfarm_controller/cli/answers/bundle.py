@@ -1,4 +1,4 @@
-"""`latfarm bundle`: list, show, export, import and retrain the bundles that hold predictors."""
+"""`latfarm bundle`: list, show, promote, export, import and retrain bundles of predictors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ app = typer.Typer(
     help="""
     Bundles: files that hold what predictions need.
 
-    latfarm characterize writes them, and latfarm predict reads them. Without a subcommand, list
-    them.
+    latfarm characterize and latfarm train write them, and latfarm predict reads the one in use of
+    a platform. Without a subcommand, list them.
 
     \b
     Examples:
       latfarm bundle list
       latfarm bundle show local-onnxruntime1.31-fp32-1t
+      latfarm bundle promote local-onnxruntime1.31-fp32-1t
+      latfarm bundle rollback local-onnxruntime1.31-fp32-1t
       latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
       latfarm bundle import pixel.zip
     """,
@@ -30,6 +32,15 @@ app = typer.Typer(
 
 Platform = Annotated[
     str, typer.Argument(help="Platform of the bundle.", autocompletion=complete.platforms)
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NUMBER", help="Number of the model, as latfarm bundle list --all tells it."
+    ),
+]
+Reason = Annotated[
+    str, typer.Option(metavar="TEXT", help="Why; the register of the models keeps it.")
 ]
 
 
@@ -49,24 +60,38 @@ def bundles_listed(
 
 
 @app.command("list")
-def list_bundles(as_json: inputs.Json = False) -> None:
+def list_bundles(
+    as_json: inputs.Json = False,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="List all models, instead of those in use alone."),
+    ] = False,
+) -> None:
     """List the platforms that have a bundle.
 
-    The file of the newest bundle stands beside each.
+    The bundle in use stands beside each. With --all, every model is listed with its state
+    (candidate, promoted or retired), its parent, the revision of the rows that trained it, and how
+    it predicts the frozen set of its platform.
 
     \b
     Examples:
       latfarm bundle list
-      latfarm bundle list --json
+      latfarm bundle list --all --json
     """
+    from latfarm_controller.cli.answers.models_shown import models_of, show_models
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import newest
+    from latfarm_controller.training.bundles import newest, promoted
 
-    found = newest(load_config().bundles_dir)
-    if as_json:
-        output.json_text([{"platform": p, "path": str(path)} for p, path in found.items()])
+    folder = load_config().bundles_dir
+    if every:
+        found = [model for path in newest(folder).values() for model in models_of(path.parent)]
+        show_models(found, as_json=as_json)
         return
-    output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in found.items()])
+    in_use = promoted(folder)
+    if as_json:
+        output.json_text([{"platform": p, "path": str(path)} for p, path in in_use.items()])
+        return
+    output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in in_use.items()])
 
 
 @app.command("show")
@@ -75,11 +100,12 @@ def show_bundle(
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
     ] = 0.9,
+    model: Model = "",
     as_json: inputs.Json = False,
 ) -> None:
     """Show what a bundle was made from, and what it promises.
 
-    It is the newest bundle of the platform.
+    It is the bundle in use of the platform, or the one that --model names.
 
     \b
     Examples:
@@ -89,20 +115,23 @@ def show_bundle(
     from latfarm_predictors.bundle import read_provenance
 
     from latfarm_controller.campaigns.host_noise import HostNoise, counts_told
+    from latfarm_controller.cli.answers.models_shown import models_of
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import choose, load
 
-    path = choose(load_config().bundles_dir, platform)
+    path = choose(load_config().bundles_dir, platform, model)
     told, predictor = read_provenance(path), load(path)
+    entry = next(found for found in models_of(path.parent) if found.record.number == path.stem)
     promised = predictor.correction.calibration.guarantee(coverage)
     if as_json:
-        shown = told | {"guarantee": promised.to_json(), "path": str(path)}
+        shown = told | {"guarantee": promised.to_json(), "path": str(path)} | entry.to_json()
         output.json_text(shown | {"slow_core": predictor.slow_core.to_json()})
         return
     core, noise = predictor.slow_core, HostNoise.from_json(told.get("host_noise"))
     counts = counts_told(told.get("steadiness", {}))
     rows = [
         ("bundle", str(path)),
+        *entry.rows,
         ("made at", str(told.get("trained_at", "unknown"))),
         ("kernels", str(told.get("kernels", "unknown"))),
         ("calibration networks", str(len(told.get("networks", ())))),
@@ -120,28 +149,30 @@ def remove_bundle(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Remove all bundles of the platform, instead of the newest one alone."
+            "--all", help="Remove all bundles of the platform, instead of the one in use alone."
         ),
     ] = False,
+    model: Model = "",
     as_json: inputs.Json = False,
 ) -> None:
-    """Remove the newest bundle of a platform.
+    """Remove the bundle in use of a platform.
 
-    The one before it, if any, is used again. Measurements stay in the store: latfarm bundle retrain
-    makes a bundle from them again, as long as one bundle of the platform is left to say from which
-    campaign.
+    The one that was in use before it, if any, is used again. Measurements stay in the store:
+    latfarm bundle retrain makes a bundle from them again, as long as one bundle of the platform is
+    left to say from which campaign.
 
     \b
     Examples:
       latfarm bundle remove local-onnxruntime1.31-fp32-1t
+      latfarm bundle remove local-onnxruntime1.31-fp32-1t --model 0002
       latfarm bundle remove local-onnxruntime1.31-fp32-1t --all
     """
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import newest, remove
+    from latfarm_controller.training.bundles import promoted, remove
 
     folder = load_config().bundles_dir
-    gone = remove(folder, platform, every=every)
-    left = newest(folder).get(platform)
+    gone = remove(folder, platform, every=every, number=model)
+    left = promoted(folder).get(platform)
     if as_json:
         removed = [str(path) for path in gone]
         told = {"platform": platform, "removed": removed, "bundle": str(left) if left else None}
@@ -155,8 +186,9 @@ def remove_bundle(
 def export_bundle(
     platform: Platform,
     path: Annotated[Path, typer.Argument(help="File to write.")],
+    model: Model = "",
 ) -> None:
-    """Copy the newest bundle of a platform to a file.
+    """Copy the bundle in use of a platform to a file.
 
     \b
     Examples:
@@ -166,7 +198,7 @@ def export_bundle(
     from latfarm_controller.training.bundles import export
 
     with callers_umask():
-        export(load_config().bundles_dir, platform, path)
+        export(load_config().bundles_dir, platform, path, model)
     output.err().print(f"the bundle of {platform} was written to {path}")
 
 
@@ -174,7 +206,8 @@ def export_bundle(
 def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -> None:
     """Check the bundle in a file, and use it.
 
-    It becomes the newest bundle of its platform.
+    It is put in use, unless it predicts the frozen set of its platform worse than the bundle in
+    use. Then it is kept as a candidate.
 
     \b
     Examples:
@@ -182,11 +215,14 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import take_in
+    from latfarm_controller.training.entering import enter_model
 
     config = load_config()
     config.make_dirs()
     platform, kept = take_in(config.bundles_dir, path)
+    entered = enter_model(kept, promote=True)
     output.err().print(f"the bundle of {platform} was copied to {kept}")
+    output.err().print("\n".join(entered.sentences))
 
 
 @app.command("retrain")
@@ -197,9 +233,9 @@ def retrain_bundle(
 ) -> None:
     """Make a platform's bundle again.
 
-    It is made from the measurements of the newest bundle. Use this after an update of latfarm, so
+    It is made from the measurements of the bundle in use. Use this after an update of latfarm, so
     that the bundle gains what newer versions store. Nothing is measured and no board is needed. It
-    cannot run while latfarm serve runs.
+    is put in use, unless it predicts the frozen set worse. It cannot run while latfarm serve runs.
 
     \b
     Examples:
@@ -220,11 +256,68 @@ def retrain_bundle(
         try:
             with bars() as progress:
                 stages = StageBars(progress)
-                path = retrain(config, store, platform, on_progress=stages.show)
+                entered = retrain(config, store, platform, on_progress=stages.show)
                 stages.finish()
         finally:
             store.close()
     if as_json:
-        output.json_text({"platform": platform, "bundle": str(path)})
+        told = {"platform": platform, "bundle": str(entered.path)}
+        output.json_text(told | entered.to_json())
         return
-    output.err().print(f"the bundle of {platform} was written to {path}")
+    output.err().print(f"the bundle of {platform} was written to {entered.path}")
+    output.err().print("\n".join(entered.sentences))
+
+
+@app.command("promote")
+def promote_bundle(
+    platform: Platform,
+    model: Model = "",
+    reason: Reason = "",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Promote it although it predicts the frozen set worse; give --reason."
+        ),
+    ] = False,
+    as_json: inputs.Json = False,
+) -> None:
+    """Put the newest candidate in use.
+
+    --model names another model. A model is refused where its error or its coverage on the frozen
+    set of the platform is worse than that of the model in use, by more than the noise of the
+    bootstrap over these networks.
+
+    \b
+    Examples:
+      latfarm bundle promote local-onnxruntime1.31-fp32-1t
+      latfarm bundle promote local-onnxruntime1.31-fp32-1t --model 0003 --reason "new cooling"
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.entering import promote_model
+
+    folder = load_config().bundles_dir
+    entered = promote_model(folder, platform, model, reason=reason, force=force)
+    if as_json:
+        output.json_text({"platform": platform, "bundle": str(entered.path), **entered.to_json()})
+        return
+    output.err().print("\n".join(entered.sentences))
+
+
+@app.command("rollback")
+def rollback_bundle(platform: Platform, reason: Reason = "", as_json: inputs.Json = False) -> None:
+    """Put the model before the present one in use.
+
+    Doing it again goes back one model further.
+
+    \b
+    Examples:
+      latfarm bundle rollback local-onnxruntime1.31-fp32-1t --reason "wrong after the update"
+    """
+    from latfarm_controller.config import load_config
+    from latfarm_controller.training.entering import roll_back
+
+    before, now = roll_back(load_config().bundles_dir, platform, reason=reason)
+    if as_json:
+        output.json_text({"platform": platform, "model": now, "replaced": before})
+        return
+    output.err().print(f"{platform} uses model {now} again, instead of {before}")

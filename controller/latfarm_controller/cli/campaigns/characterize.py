@@ -96,7 +96,7 @@ From = Annotated[
         "--from",
         metavar="BUNDLE",
         help="Start from the bundle of a similar board, so that fewer kernels need measuring. "
-        "Give a file, or the name of a platform whose newest bundle is used.",
+        "Give a file, or the name of a platform whose bundle in use is taken.",
         readable=False,
     ),
 ]
@@ -232,6 +232,9 @@ def _run(
         f"{campaign.measurements} measurements, {campaign.board_ms / 1000:.0f} s of board time, "
         f"{campaign.failures} failures\nbundle: {outcome.get('bundle', '')}"
     )
+    if outcome.get("model", {}).get("state") == "candidate":
+        why = "; ".join(outcome["model"]["verdict"]["reasons"])
+        output.out().print(f"it is a candidate, and was not promoted: {why}", style="yellow")
     if "spent" in outcome:
         _show_spent(outcome["spent"])
     if "insight" in outcome:
@@ -284,12 +287,12 @@ def _show_spent(spent: Mapping[str, Any]) -> None:
 
 
 def _sibling(path: Path, platform: str) -> dict[str, str]:
-    """The bundle in a file, or the newest one of a platform, for a campaign's configuration."""
+    """The bundle in a file, or the one in use of a platform, for a campaign's configuration."""
     from latfarm_controller.campaigns.sampling.sibling import named
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import newest
+    from latfarm_controller.training.bundles import promoted
 
-    known = newest(load_config().bundles_dir)
+    known = promoted(load_config().bundles_dir)
     return named(known.get(str(path), path), platform).model_dump()
 
 

@@ -146,7 +146,7 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
 
     Args:
         platform: the platform.
-        base: the campaign that its newest bundle was made from.
+        base: the campaign that its bundle in use was made from.
         kernels: what to measure.
         wait_s: seconds to wait for the store.
     """
@@ -159,7 +159,7 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
             known = client.campaign(base)
         except UsageError as error:
             raise UsageError(
-                f"the newest bundle of {platform} was made elsewhere: its campaign "
+                f"the bundle in use of {platform} was made elsewhere: its campaign "
                 f"{base or '(not told)'} is not in this store; to make one here, run: "
                 f"latfarm characterize --platform {platform}"
             ) from error

@@ -34,7 +34,7 @@ app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="A file of rules; a platform, for the rules in its newest bundle; CAMPAIGN@used, "
+        help="A file of rules; a platform, for the rules in its bundle in use; CAMPAIGN@used, "
         "for the rules that a campaign uses; or CAMPAIGN@detected, for those that it found by "
         "times alone."
     ),
@@ -201,7 +201,7 @@ def show(
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:
-    """Show the rules in the newest bundle of a platform, or of a file.
+    """Show the rules in the bundle in use of a platform, or of a file.
 
     \b
     Examples:

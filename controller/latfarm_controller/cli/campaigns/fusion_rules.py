@@ -45,7 +45,7 @@ def load(source: str, wait_s: float) -> FusionRules:
 
 
 def of_platform(platform: str) -> FusionRules:
-    """The fusion rules in the newest bundle of a platform.
+    """The fusion rules in the bundle in use of a platform.
 
     Raises:
         UsageError: there is no such bundle.

@@ -173,15 +173,15 @@ def _look_at(boards: tuple[str, ...]) -> HostNow | None:
 
 
 def _noise(platform: str) -> float | None:
-    """The noise of repeated measurements that the newest bundle of a platform tells, if any."""
+    """The noise of repeated measurements that the bundle in use of a platform tells, if any."""
     from latfarm_predictors.bundle import read_provenance
     from latfarm_predictors.errors import BundleError
 
     from latfarm_controller.campaigns.host_noise import HostNoise
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import newest
+    from latfarm_controller.training.bundles import promoted
 
-    path = newest(load_config().bundles_dir).get(platform)
+    path = promoted(load_config().bundles_dir).get(platform)
     if path is None:
         return None
     try:

@@ -65,7 +65,7 @@ class PlatformRecord:
     Attributes:
         platform: its name.
         campaign: the characterisation; None if there is none.
-        predictor: the predictor of the newest bundle; None if there is none.
+        predictor: the predictor of the bundle in use; None if there is none.
         provenance: what the bundle says it was made from.
         rules: the fusion rules; None if they are not known.
         fusion_run: the newest campaign of `latfarm fusion`; None if there is none.

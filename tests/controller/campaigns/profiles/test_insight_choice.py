@@ -19,7 +19,7 @@ from latfarm_controller.campaigns.profiles.insight import choose, insight_story,
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import drive
-from latfarm_controller.training.training import provenance
+from latfarm_controller.training.fit_bundle import provenance
 from latfarm_controller.training.training_set import TrainingSet, collect
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph

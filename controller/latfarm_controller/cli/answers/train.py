@@ -1,0 +1,113 @@
+"""`latfarm train`: make a new model of a platform from the measurements in the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latfarm_controller.cli.shell import complete, inputs, output
+
+if TYPE_CHECKING:
+    from latfarm_controller.config import ControllerConfig
+    from latfarm_controller.training.entering import EnteredModel
+
+Platform = Annotated[
+    str, typer.Argument(help="Platform to train.", autocompletion=complete.platforms)
+]
+Since = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME|REVISION",
+        help="Train a model further instead of making it anew: a time such as 2026-11-20T12:00 or "
+        "an age such as 7d trains the model in use with the rows since then; the number of a model "
+        "or the revision of its rows trains that model with what came later.",
+    ),
+]
+Promote = Annotated[
+    bool,
+    typer.Option(
+        "--promote",
+        help="Put the new model in use, unless it predicts the frozen set worse. Without this it "
+        "is a candidate.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(train)
+
+
+def train(
+    platform: Platform,
+    since: Since = "",
+    promote: Promote = False,
+    wait_s: inputs.Wait = 0.0,
+    as_json: inputs.Json = False,
+) -> None:
+    """Train a new model from the measurements.
+
+    It is trained from the campaign of the bundle in use and from all campaigns that were added to
+    it. With --since, only what new rows touch is fitted again: families of kernels without new rows
+    keep their models and predict the same. Without new rows nothing is done.
+
+    The frozen set of the platform judges the new model. It is chosen once, from networks that no
+    model was trained on, and no training uses it. Nothing is measured and no board is needed. This
+    cannot run while latfarm serve runs.
+
+    \b
+    Examples:
+      latfarm train local-onnxruntime1.31-fp32-1t
+      latfarm train local-onnxruntime1.31-fp32-1t --since 7d --promote
+      latfarm train local-onnxruntime1.31-fp32-1t --since 0002 --json
+    """
+    from latfarm_controller.cli.database.opened import held
+
+    with held(wait_s) as config:
+        entered = _train(config, platform, since, promote=promote)
+    if as_json:
+        told = {"platform": platform, "trained": entered is not None}
+        if entered is not None:
+            told |= {"bundle": str(entered.path), **entered.to_json()}
+        output.json_text(told)
+        return
+    if entered is None:
+        output.err().print(f"{platform} has no new rows since {since}, so nothing was trained")
+        return
+    output.err().print(f"the bundle of {platform} was written to {entered.path}")
+    if entered.scores is None:
+        output.err().print(
+            "no frozen set judges it: fewer than 8 networks were measured outside of the campaigns "
+            "that train; latfarm query measures networks"
+        )
+    output.err().print("\\n".join(entered.sentences))
+
+
+def _train(
+    config: ControllerConfig, platform: str, since: str, *, promote: bool
+) -> EnteredModel | None:
+    """Train a model; None if nothing is new. The store is held by this process."""
+    from latfarm_controller.cli.shell.progress import StageBars, bars
+    from latfarm_controller.store.duckdb import DuckDBStore
+    from latfarm_controller.training.since import inputs_since, read_since
+    from latfarm_controller.training.training import fit_model, read_inputs, trained_from
+
+    folder = config.bundles_dir
+    asked = read_since(folder, platform, since) if since else None
+    with DuckDBStore(config.store_file) as store:
+        if asked is None:
+            campaign, seed, chain = trained_from(store, folder, platform, added=True)
+            found = read_inputs(
+                store, platform, campaign, seed=seed, bundles_dir=folder, chain=chain
+            )
+        else:
+            further = inputs_since(store, folder, platform, asked)
+            if further is None:
+                return None
+            found = further
+    with bars() as progress:
+        stages = StageBars(progress)
+        entered = fit_model(folder, found, promote=promote, on_progress=stages.show)
+        stages.finish()
+    return entered

@@ -1,0 +1,96 @@
+"""The process that fits a bundle: what it reads, what it writes, and when it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from latfarm_controller.app.bundle_training import COMMAND
+from latfarm_controller.errors import UsageError
+from latfarm_controller.training.fit_bundle import TrainingInputs
+from latfarm_controller.training.fit_child import (
+    LENGTH,
+    STOPPED,
+    FitTask,
+    read_task,
+    told_end,
+)
+from latfarm_controller.training.insight_trial import InsightWays
+from latfarm_controller.training.training_set import Basis, TrainingSet
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.kernels.fusion import FusionRules
+
+OWN = Basis("single", inside=True)
+
+
+def task(folder: Path) -> FitTask:
+    """A fit of nothing."""
+    data = TrainingSet("p", "c", FusionRules(), 0.0)
+    inputs = TrainingInputs("p", "c", InsightWays(OWN, {OWN: data}, "asked for"))
+    return FitTask(inputs, folder / "p" / "0001.zip", folder)
+
+
+def test_a_task_is_read_as_it_was_written(tmp_path: Path) -> None:
+    content = task(tmp_path).to_bytes()
+    assert read_task(io.BytesIO(content)) == task(tmp_path)
+    for cut in (3, LENGTH.size + 5, len(content) - 1):
+        with pytest.raises(EOFError, match="the task ends"):
+            read_task(io.BytesIO(content[:cut]))
+    other = pickle.dumps("no task")
+    with pytest.raises(TypeError, match="the task is a str"):
+        read_task(io.BytesIO(LENGTH.pack(len(other)) + other))
+
+
+def test_the_end_tells_whose_fault_it_was() -> None:
+    assert told_end(None) == {"end": "done"}
+    assert told_end(UsageError("too little")) == {"end": "usage", "error": "too little"}
+    assert told_end(BundleError("damaged")) == {"end": "failed", "error": "damaged"}
+    assert told_end(KeyError("x")) == {"end": "failed", "error": "KeyError: 'x'"}
+
+
+@pytest.mark.slow
+def test_the_process_tells_why_it_could_not_fit(tmp_path: Path) -> None:
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(task(tmp_path).to_bytes())
+        process.stdin.flush()
+        lines = [json.loads(line) for line in process.stdout]
+        assert process.wait() == 0
+    assert lines[-1]["end"] == "usage"
+    assert "campaign 'c' measured too little to learn from" in lines[-1]["error"]
+    assert not list(tmp_path.iterdir())
+
+
+FITS_FOREVER = """
+import threading
+from latfarm_controller.training import fit_child
+
+def fit(inputs, path, on_progress, pool_from):
+    on_progress("kernels", 1, 2)
+    threading.Event().wait()
+
+fit_child.fit_bundle = fit
+fit_child.main()
+"""
+"""The process with a fit that never ends."""
+
+
+@pytest.mark.slow
+def test_the_process_ends_with_its_controller(tmp_path: Path) -> None:
+    """A controller that was killed has closed its end of the pipe."""
+    command = [sys.executable, "-c", FITS_FOREVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(task(tmp_path).to_bytes())
+        process.stdin.flush()
+        step = json.loads(process.stdout.readline())
+        assert step == {"stage": "kernels", "done": 1, "total": 2}
+        process.stdin.close()
+        assert process.wait() == STOPPED
