@@ -38,6 +38,9 @@ STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
 }
 """The status of each error; an error that is missing has the status of its nearest ancestor."""
 
+RESTART = "restart"
+"""The capability of an agent that restarts a part of itself when it is asked to."""
+
 ERROR_KEY = "latfarm-error"
 """Key of the trailing metadata that holds an error's code."""
 
@@ -101,7 +104,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 agent_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 state=found.state.value,
-                capabilities=[CAPABILITY],
+                capabilities=[CAPABILITY, RESTART],
             )
 
     def AcquireLease(
@@ -190,6 +193,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 yield from work.serve(request_iterator)
             finally:
                 self._work.discard(work)
+
+    def Restart(
+        self, request: pb.RestartRequest, context: grpc.ServicerContext
+    ) -> pb.RestartResponse:
+        """Restart the workers, or the runtimes."""
+        with self._translated("Restart", context):
+            return pb.RestartResponse(done=self._conductor.restart(request.token, request.part))
 
     def stop(self) -> None:
         """End the work streams, which would never end by themselves, after what they still say."""

@@ -16,6 +16,7 @@ from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id, second_holder
 from latfarm_controller.agents.tls import home_files, is_loopback, split
+from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
@@ -147,6 +148,15 @@ class Fleet:
             self._listed_mark = mark
         proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
         return [self._reachable(entry) for entry in proofs]
+
+    def hooks(self, name: str) -> BoardHooks:
+        """What reboots a board and switches its power; nothing for a board without an entry.
+
+        Raises:
+            UsageError: the inventory cannot be read.
+        """
+        found = (entry.hooks for entry in self.listed() if entry.name == name)
+        return next(found, BoardHooks())
 
     @property
     def own(self) -> str:

@@ -12,7 +12,9 @@ It promises, whatever the order of events:
   until one succeeds.
 - A board that was drained or quarantined by a decision (`latfarm boards drain|quarantine`) gets no
   new work, and requests that wait at it go to other boards. A drained board finishes the request
-  that it runs; a quarantined board is stopped.
+  that it runs, until its deadline if it has one; a quarantined board is stopped.
+- An unproven board gets only the requests of its health check. How these end changes nothing about
+  its failures in a row: whoever asked for them judges the board.
 - Requests with a higher priority go first. Campaigns of one priority get equal shares of the time
   of boards, however many requests they submit and however long these take (`board_time`).
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
@@ -231,6 +233,8 @@ class Scheduler:
         measurement = event.measurement
         if measurement.request_id in board.assigned:
             board.assigned.remove(measurement.request_id)
+        if measurement.purpose == CHECK:
+            return
         if not failed:
             board.strikes = board.quarantines = 0
         elif expected:
