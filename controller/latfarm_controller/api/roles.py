@@ -28,6 +28,7 @@ METHODS: Mapping[str, str] = {
     "DrainBoard": OPERATOR,
     "QuarantineBoard": OPERATOR,
     "ResumeBoard": OPERATOR,
+    "PowerBoard": OPERATOR,
     "Query": OPERATOR,  # it may have to measure
     "QueryMany": OPERATOR,
     "StartCampaign": OPERATOR,

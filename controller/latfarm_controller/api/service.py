@@ -106,7 +106,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def DrainBoard(self, request: pb.BoardRequest) -> Any:
         """Give a board no new work; it finishes the work that it has."""
         control = self._controller.control
-        status = await control.drain(request.name, request.reason, CALLER.get())
+        status = await control.drain(
+            request.name, request.reason, CALLER.get(), deadline_s=request.deadline_s
+        )
         self._note("board.drained", request.name, reason=request.reason)
         return messages.board_to_pb(status)
 
@@ -126,6 +128,15 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         )
         self._note("board.resumed", request.name, reason=request.reason)
         return messages.board_to_pb(status)
+
+    @_answers
+    async def PowerBoard(self, request: pb.PowerBoardRequest) -> Any:
+        """Switch the power of a board by its hooks."""
+        told = await self._controller.control.power(
+            request.name, request.action, request.reason, CALLER.get()
+        )
+        self._note("board.power", request.name, action=request.action, reason=request.reason)
+        return pb.PowerBoardResponse(told=told)
 
     @_streams
     async def WatchBoard(self, request: pb.BoardRequest) -> Any:

@@ -11,15 +11,19 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.app.summaries import BoardSummary
 from latfarm_controller.campaigns.check import CheckCampaign
-from latfarm_controller.errors import FarmError
+from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY, Standing
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.power_switch import PowerSwitch
+from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
 from latfarm_controller.farm.supervision.sentinel_history import SentinelReference
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
+LONGEST_DRAIN_S = 30 * 86_400.0
+"""Longest time from a drain to its deadline, in seconds."""
 DRAINED = "drained"
 """Standing of a draining board on which nothing runs any more."""
 
@@ -34,6 +38,8 @@ class BoardControl:
         driver: measures the sentinel of a board before the board may work again.
         desk: decides about boards, and remembers the decisions.
         pools: connects the farm to a board.
+        switch: switches the power of boards.
+        crew: cares for boards; None where nobody does.
     """
 
     def __init__(
@@ -44,6 +50,8 @@ class BoardControl:
         driver: Driver,
         desk: BoardSupervisor,
         pools: Pools,
+        switch: PowerSwitch,
+        crew: RecoveryCrew | None = None,
     ) -> None:
         self._store = store
         self._fleet = fleet
@@ -51,16 +59,38 @@ class BoardControl:
         self._driver = driver
         self._desk = desk
         self._pools = pools
+        self._switch = switch
+        self._crew = crew
 
-    async def drain(self, name: str, reason: str, actor: str) -> BoardSummary:
-        """Give a board no new work; it finishes the work that it has.
+    async def drain(
+        self, name: str, reason: str, actor: str, *, deadline_s: float = 0.0
+    ) -> BoardSummary:
+        """Give a board no new work; it finishes the work that it has, until the deadline if any.
+
+        Args:
+            name: of the board.
+            reason: why.
+            actor: who decides.
+            deadline_s: after so many seconds, what is left goes to other boards; 0: never.
 
         Raises:
-            UsageError: there is no such board.
+            UsageError: there is no such board, or the deadline is no time.
         """
         self._fleet.address(name)
-        await self._desk.drain(name, reason, actor)
+        if not 0 <= deadline_s <= LONGEST_DRAIN_S:
+            raise UsageError("the deadline of a drain must be from 0 s to 30 days")
+        await self._desk.drain(name, reason, actor, deadline_s=deadline_s)
         return self._standing_of(name)
+
+    async def power(self, name: str, action: str, reason: str, actor: str) -> str:
+        """Switch the power of a board by its hooks; returns the last words of the hook.
+
+        Raises:
+            UsageError: there is no such board or action, or the board has no hook for it.
+            FarmError: the hook failed, or must not be run now.
+        """
+        self._fleet.address(name)
+        return await self._switch.switch(name, action, reason, actor)
 
     async def quarantine(self, name: str, reason: str, actor: str) -> BoardSummary:
         """Stop a board, and discard what it measured since its last good sentinel.
@@ -123,7 +153,9 @@ class BoardControl:
         standing = str(self._desk.standing(board.name))
         why = self._desk.why(board.name)
         if why is None:
-            return replace(board, under_way=under_way, standing=standing)
+            story = "" if self._crew is None else self._crew.story(board.name)
+            detail = "; ".join(filter(None, (board.detail, story)))
+            return replace(board, under_way=under_way, standing=standing, detail=detail)
         if standing == Standing.DRAINING and not under_way:
             standing = DRAINED
         return replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latfarm_controller.farm.scheduling.messages import (
-    CHECK,
+    CHECKS,
     BoardHeld,
     Instruction,
     ProbeAnswered,
@@ -68,7 +68,7 @@ class BoardTrust:
         for request_id in board.assigned:
             job = self._state.jobs.get(request_id)
             ours = job is not None and job.board == board.board_id
-            if job is not None and ours and job.work.purpose != CHECK:
+            if job is not None and ours and job.work.purpose not in CHECKS:
                 # The board may have been asked to give the request back; now it must stop it too.
                 if stop or not job.withdrawing:
                     self._out.append(Withdraw(board.board_id, request_id, abort=stop))

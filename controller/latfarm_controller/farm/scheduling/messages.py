@@ -20,7 +20,11 @@ QUERY_PRIORITY = 10
 Of queued requests, those with a higher priority go first; a running measurement is not interrupted.
 """
 CHECK = "check"
-"""Purpose of a measurement by which a board shows that it works, before it gets other work."""
+"""Purpose of a sentinel measurement by which a drained or quarantined board shows that it works."""
+HEALTH = "health"
+"""Purpose of the measurements of a health check, by which an unproven board shows that it works."""
+CHECKS = (CHECK, HEALTH)
+"""Purposes of requests that a board may run although it does not work."""
 
 
 class Standing(StrEnum):
@@ -187,7 +191,7 @@ class BoardHeld:
     """A decision about a board, which holds until the next one.
 
     `checking`: although it is unproven, drained or quarantined, the board may run requests whose
-    purpose is `CHECK` and that name it: its sentinel is measured before the board works again.
+    purpose is one of `CHECKS` and that name it: they are measured before the board works again.
     `stop`: a drained board is to give back what it runs as well.
     """
 

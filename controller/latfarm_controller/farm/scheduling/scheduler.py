@@ -35,7 +35,8 @@ from latfarm_predictors.measurement import Outcome
 from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.farm.scheduling.board_trust import BoardTrust
 from latfarm_controller.farm.scheduling.messages import (
-    CHECK,
+    CHECKS,
+    HEALTH,
     AnswerFound,
     BoardHeld,
     BoardJoined,
@@ -233,13 +234,13 @@ class Scheduler:
         measurement = event.measurement
         if measurement.request_id in board.assigned:
             board.assigned.remove(measurement.request_id)
-        if measurement.purpose == CHECK:
+        # A full disk would fail every other request as well.
+        full = measurement.error_code == DISK_FULL
+        if measurement.purpose == HEALTH and not full:
             return
         if not failed:
             board.strikes = board.quarantines = 0
         elif expected:
-            # A full disk would fail every other request as well.
-            full = measurement.error_code == DISK_FULL
             reason = measurement.error_message or measurement.error_code
             self._trust.strike(board, reason, now_s, last=full)
 
@@ -249,4 +250,4 @@ class Scheduler:
 
 def _distrusted(board: ScheduledBoard, job: ScheduledJob) -> bool:
     """Whether an answer is not used because a decision quarantined its board; checks always are."""
-    return board.standing is Standing.QUARANTINED and job.work.purpose != CHECK
+    return board.standing is Standing.QUARANTINED and job.work.purpose not in CHECKS
