@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class BoardEntry:
     insecure: bool = False
     board_id: str = ""
     dials_in: bool = False
-    hooks: BoardHooks = BoardHooks()
+    hooks: BoardHooks = field(default_factory=BoardHooks)
 
     def __post_init__(self) -> None:
         """Refuse a malformed name or address."""

@@ -216,7 +216,8 @@ class RecoveryLadder:
     ) -> None:
         """Note what is wrong; after a calm time, the climb begins anew."""
         since_s = climb.well_since_s
-        if since_s is not None and now_s - since_s >= self.limits.calm_s:
+        calm = since_s is not None and now_s - since_s >= self.limits.calm_s
+        if calm and not climb.busy and climb.boots_until_s is None:
             climb.rung, climb.told_end = 0, False
             climb.taken.clear()
         climb.well_since_s = None
