@@ -85,7 +85,7 @@ class BoardSupervisor:
         self._noting = asyncio.Lock()
         self._tasks = LoggedTasks(logger, "a board's answer could not be judged or kept")
         self._full: set[str] = set()  # names of boards whose disk was full
-        self._deadlines: dict[str, asyncio.TimerHandle] = {}  # of drained boards, by their names
+        self.deadlines: dict[str, asyncio.TimerHandle] = {}  # of drained boards, by their names
         self.when_decided: Callable[[str], None] | None = None  # called with the name of a board
         for name in self._last:
             if self.standing(name) is not Standing.WORKING:
@@ -125,7 +125,7 @@ class BoardSupervisor:
                 await self._decide(event)
                 if deadline_s:
                     loop = asyncio.get_running_loop()
-                    self._deadlines[name] = loop.call_later(deadline_s, self._deadline, name)
+                    self.deadlines[name] = loop.call_later(deadline_s, self._deadline, name)
 
     async def quarantine(
         self,
@@ -219,8 +219,8 @@ class BoardSupervisor:
 
     async def close(self) -> None:
         """Wait until all answers so far are judged and stored; deadlines of drains end."""
-        for name in list(self._deadlines):
-            self._deadlines.pop(name).cancel()
+        for name in list(self.deadlines):
+            self.deadlines.pop(name).cancel()
         await self._tasks.finish()
         await self.identities.close()
 
@@ -256,7 +256,7 @@ class BoardSupervisor:
         event = replace(event, at_s=self._clock_s())
         await asyncio.to_thread(self._store.add_board_event, event)
         self._last[event.board] = event
-        deadline = self._deadlines.pop(event.board, None)
+        deadline = self.deadlines.pop(event.board, None)
         if deadline is not None:
             deadline.cancel()
         self._farm.hold(event.board, self.standing(event.board))
@@ -268,7 +268,7 @@ class BoardSupervisor:
 
     def _deadline(self, name: str) -> None:
         """Take back what a drained board still runs, because its time is over."""
-        del self._deadlines[name]
+        del self.deadlines[name]
         left = self._farm.under_way(name)
         if left:
             self._farm.monitor.hold(name, Standing.DRAINING, False, stop=True)
