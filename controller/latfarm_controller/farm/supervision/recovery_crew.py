@@ -282,9 +282,7 @@ class RecoveryCrew:
         await self._desk.note(name, str(step), f"{told}; because: {reason}", RECOVERY, details)
         self._stepping.pop(name, None)
         self._tell(StepEnded(name, outcome.ok))
-        if step in HOOK_STEPS:
-            self._boots.pop(name, None)  # it is checked when it joins next
-        elif outcome.ok:
+        if outcome.ok and step not in HOOK_STEPS:
             self._check(name)
 
     async def _hooked(self, name: str, step: Step) -> HookOutcome:
@@ -294,6 +292,7 @@ class RecoveryCrew:
             return HookOutcome(False, str(error))
         if hook is None:
             return HookOutcome(False, "the hook was removed from the inventory")
+        self._boots.pop(name, None)  # it is checked when it joins next
         return await self._run_hook(hook, name, str(step))
 
     async def _restart(self, name: str, part: str) -> HookOutcome:

@@ -98,6 +98,7 @@ class _Climb:
         reason: the same in words.
         lacking: why the board does not have some steps.
         busy: whether a step is being carried out.
+        returned: whether the board has joined since the last step began.
         not_before_s: when the next step may be taken.
         away: whether the board is away.
         away_since_s: since when.
@@ -112,6 +113,7 @@ class _Climb:
     reason: str = ""
     lacking: Mapping[Step, str] = field(default_factory=dict)
     busy: bool = False
+    returned: bool = False
     not_before_s: float = 0.0
     away: bool = False
     away_since_s: float = 0.0
@@ -198,7 +200,7 @@ class RecoveryLadder:
                     climb.away, climb.away_since_s = True, now_s
                 self._trouble(climb, Trouble.AWAY, reason, lacking, now_s)
             case CameBack():
-                climb.away, climb.boots_until_s = False, None
+                climb.away, climb.boots_until_s, climb.returned = False, None, True
                 if climb.trouble is Trouble.AWAY:
                     climb.trouble = None
                 if not climb.taken:
@@ -244,7 +246,8 @@ class RecoveryLadder:
             return
         # A health check tells whether it helped.
         if climb.taken[-1] in HOOK_STEPS:
-            climb.trouble, climb.boots_until_s = None, now_s + self.limits.boot_s
+            if not climb.returned:  # a hook may wait until the board is back
+                climb.trouble, climb.boots_until_s = None, now_s + self.limits.boot_s
         elif climb.trouble is not Trouble.AWAY:
             climb.trouble = None
 
@@ -309,7 +312,7 @@ class RecoveryLadder:
             self._calls_of(board).note(now_s)
             self._farm_calls.note(now_s)
         climb.rung += 1
-        climb.busy = True
+        climb.busy, climb.returned = True, False
         climb.taken.append(step)
         out.append(TakeStep(board, step, climb.reason))
 

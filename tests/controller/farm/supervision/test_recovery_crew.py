@@ -69,7 +69,6 @@ def test_a_board_is_checked_again_after_a_reboot_and_not_after_a_lost_connection
             board.boot_id = "second"
             await lab.shards[-1].die()
             await until(lambda: cared.farm.recoveries == 3)
-            assert cared.state("a") in ("checking", "ready")
             await until(lambda: checks(asked) == 4 and cared.state("a") == "ready")
 
     asyncio.run(play())
@@ -251,8 +250,7 @@ def test_a_drained_board_is_checked_once_it_may_work(lab: Lab, store: DuckDBStor
     async def play() -> None:
         async with ward(lab, store) as cared:
             await cared.desk.drain("a", "new fan", "ada")
-            await until(lambda: cared.farm.recoveries == 1)
-            assert cared.state("a") == "draining"
+            await until(lambda: cared.state("a") == "draining")
             assert asked == []
             await cared.desk.resume("a", "", "ada")
             assert cared.desk.standing("a") is Standing.WORKING

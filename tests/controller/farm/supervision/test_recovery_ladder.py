@@ -117,6 +117,18 @@ def test_a_board_that_is_away_gets_its_hooks_after_a_while_and_is_never_quaranti
     assert ladder.handle(now_s + 999, TimePassed()) == []
 
 
+def test_a_hook_may_wait_until_the_board_is_back() -> None:
+    ladder = RecoveryLadder()
+    no_agent = dict.fromkeys((Step.RESTART_WORKER, Step.RESTART_RUNTIME), "too old")
+    assert ladder.handle(0, HealthFailed("a", "silent", no_agent))[-1] == TakeStep(
+        "a", Step.REBOOT, "silent"
+    )
+    ladder.handle(1, WentAway("a", "rebooting"), CameBack("a"))
+    assert ladder.handle(2, HealthPassed("a")) == [Recovered("a", (Step.REBOOT,))]
+    assert ladder.handle(3, StepEnded("a", True)) == []
+    assert ladder.wake_at_s is None, "nothing more is awaited"
+
+
 def test_a_short_absence_costs_no_step() -> None:
     ladder = RecoveryLadder()
     ladder.handle(0, CameBack("a"), WentAway("a", "restart"))
