@@ -201,8 +201,7 @@ class RecoveryLadder:
                 self._trouble(climb, Trouble.AWAY, reason, lacking, now_s)
             case CameBack():
                 climb.away, climb.boots_until_s, climb.returned = False, None, True
-                if climb.trouble is Trouble.AWAY:
-                    climb.trouble = None
+                climb.trouble = None  # its health check, or the probe after its failures, decides
                 if not climb.taken:
                     climb.rung = 0  # what was skipped because it was away can be tried now
             case StepEnded(_, ok):

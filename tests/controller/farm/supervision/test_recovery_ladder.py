@@ -124,9 +124,9 @@ def test_a_hook_may_wait_until_the_board_is_back() -> None:
         "a", Step.REBOOT, "silent"
     )
     ladder.handle(1, WentAway("a", "rebooting"), CameBack("a"))
-    assert ladder.handle(2, HealthPassed("a")) == [Recovered("a", (Step.REBOOT,))]
-    assert ladder.handle(3, StepEnded("a", True)) == []
-    assert ladder.wake_at_s is None, "nothing more is awaited"
+    assert ladder.handle(2, StepEnded("a", True)) == []
+    assert ladder.wake_at_s is None, "nothing more is awaited, and its check decides"
+    assert ladder.handle(3, HealthPassed("a")) == [Recovered("a", (Step.REBOOT,))]
 
 
 def test_a_short_absence_costs_no_step() -> None:
@@ -230,7 +230,7 @@ class LadderMachine(RuleBasedStateMachine):
             self.away.add(board)
         if isinstance(event, CameBack):
             self.away.discard(board)
-        if isinstance(event, HealthPassed | WentAway | Excluded):
+        if isinstance(event, HealthPassed | WentAway | CameBack | Excluded):
             self.unwell.discard(board)
         if isinstance(event, HealthFailed):
             self.unwell.add(board)
