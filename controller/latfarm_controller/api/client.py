@@ -86,6 +86,16 @@ class ControllerClient:
         request = pb.BoardRequest(name=name, reason=reason, new_reference=new_reference)
         return messages.board_from_pb(self._call(lambda: self._stub.ResumeBoard(request)))
 
+    def reserve_board(self, name: str, reason: str, until_s: float) -> BoardSummary:
+        """Reserve a board for the caller until a Unix time; it then works again by itself."""
+        request = pb.BoardRequest(name=name, reason=reason, until_s=until_s)
+        return messages.board_from_pb(self._call(lambda: self._stub.ReserveBoard(request)))
+
+    def release_board(self, name: str) -> BoardSummary:
+        """End the caller's reservation of a board."""
+        request = pb.BoardRequest(name=name)
+        return messages.board_from_pb(self._call(lambda: self._stub.ReleaseBoard(request)))
+
     def power_board(self, name: str, action: str, reason: str) -> str:
         """Switch the power of a board by its hooks; returns the last words of the hook.
 

@@ -29,6 +29,8 @@ METHODS: Mapping[str, str] = {
     "QuarantineBoard": OPERATOR,
     "ResumeBoard": OPERATOR,
     "PowerBoard": OPERATOR,
+    "ReserveBoard": OPERATOR,
+    "ReleaseBoard": OPERATOR,
     "Query": OPERATOR,  # it may have to measure
     "QueryMany": OPERATOR,
     "StartCampaign": OPERATOR,

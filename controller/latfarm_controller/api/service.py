@@ -130,6 +130,22 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         return messages.board_to_pb(status)
 
     @_answers
+    async def ReserveBoard(self, request: pb.BoardRequest) -> Any:
+        """Reserve a board for the caller, for some time."""
+        status = await self._controller.control.reserve(
+            request.name, request.reason, CALLER.get(), until_s=request.until_s
+        )
+        self._note("board.reserved", request.name, until_s=request.until_s, reason=request.reason)
+        return messages.board_to_pb(status)
+
+    @_answers
+    async def ReleaseBoard(self, request: pb.BoardRequest) -> Any:
+        """End the caller's reservation of a board."""
+        status = await self._controller.control.release(request.name, CALLER.get())
+        self._note("board.released", request.name)
+        return messages.board_to_pb(status)
+
+    @_answers
     async def PowerBoard(self, request: pb.PowerBoardRequest) -> Any:
         """Switch the power of a board by its hooks."""
         told = await self._controller.control.power(

@@ -14,7 +14,7 @@ from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
-from latfarm_controller.app.board_control import BoardControl
+from latfarm_controller.app.board_control import BoardCare, BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
@@ -28,6 +28,7 @@ from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.farm.supervision.power_switch import PowerSwitch
 from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
+from latfarm_controller.farm.supervision.reservations import Reservations
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
@@ -84,9 +85,9 @@ class Controller:
             if cares
             else None
         )
-        self.control = BoardControl(
-            store, fleet, farm, driver, self._desk, self._pools, power, self._crew
-        )
+        self._reservations = Reservations(self._desk)
+        care = BoardCare(power, self._reservations, self._crew)
+        self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools, care)
         self._notes = NewestNotes(config.bundles_dir)
         stored = StoredAnswers(store, self._notes)
         self.questions = Questions(
@@ -199,6 +200,7 @@ class Controller:
             try:
                 if self._crew is not None:
                     await self._crew.close()
+                await self._reservations.close()
                 await self._desk.close()
                 await self._pools.stop()
                 await self._spools.close()

@@ -52,16 +52,18 @@ class BoardStatus(_message.Message):
     def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ..., protection: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BoardRequest(_message.Message):
-    __slots__ = ("name", "reason", "new_reference", "deadline_s")
+    __slots__ = ("name", "reason", "new_reference", "deadline_s", "until_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     NEW_REFERENCE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     reason: str
     new_reference: bool
     deadline_s: float
-    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., new_reference: bool = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    until_s: float
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., new_reference: bool = ..., deadline_s: _Optional[float] = ..., until_s: _Optional[float] = ...) -> None: ...
 
 class PowerBoardRequest(_message.Message):
     __slots__ = ("name", "action", "reason")

@@ -31,9 +31,10 @@ from latfarm_controller.farm.supervision.sentinel_history import (
 )
 from latfarm_controller.store.base import BoardEvent, Store
 
-# The values of `event` in a stored BoardEvent: three decisions, then five notices.
+# The values of `event` in a stored BoardEvent: four decisions, then five notices.
 DRAINED = "drained"
 QUARANTINED = "quarantined"
+RESERVED = "reserved"
 RESUMED = "resumed"
 CHECK_FAILED = "check_failed"
 DRIFTED = "drifted"
@@ -47,7 +48,11 @@ DEADLINE = "deadline_s"
 # The values of `actor` in a stored BoardEvent, where that is not a person.
 CUSUM = "cusum"
 
-_STANDINGS = {DRAINED: Standing.DRAINING, QUARANTINED: Standing.QUARANTINED}
+_STANDINGS = {
+    DRAINED: Standing.DRAINING,
+    RESERVED: Standing.DRAINING,
+    QUARANTINED: Standing.QUARANTINED,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +106,33 @@ class BoardSupervisor:
         """The decision by which a board is drained or quarantined; None if it works."""
         return self._last.get(name) if self.standing(name) is not Standing.WORKING else None
 
+    def held(self) -> list[BoardEvent]:
+        """The decisions by which boards are drained, reserved or quarantined."""
+        return [event for event in self._last.values() if event.event in _STANDINGS]
+
+    async def decide(
+        self,
+        name: str,
+        event: str,
+        reason: str,
+        actor: str,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store a decision about a board, whatever was decided before, and obey it.
+
+        Args:
+            name: of the board.
+            event: one of the four decisions.
+            reason: why.
+            actor: who decides.
+            details: figures to store with the decision.
+        """
+        known = dict(details or {})
+        async with self._deciding:
+            await self._decide(
+                BoardEvent(name, event, reason, self._id(name), actor, details=known)
+            )
+
     def disk_full(self, name: str) -> bool:
         """Whether the disk of a board was full when it was last heard of."""
         return name in self._full
@@ -117,8 +149,9 @@ class BoardSupervisor:
                 new deadline.
         """
         async with self._deciding:
-            standing = self.standing(name)
-            if standing is Standing.WORKING or (deadline_s and standing is Standing.DRAINING):
+            standing, last = self.standing(name), self._last.get(name)
+            again = deadline_s or (last is not None and last.event == RESERVED)
+            if standing is Standing.WORKING or (again and standing is Standing.DRAINING):
                 until_s = self._clock_s() + deadline_s if deadline_s else None
                 details = {} if until_s is None else {DEADLINE: until_s}
                 event = BoardEvent(name, DRAINED, reason, self._id(name), actor, details=details)

@@ -21,7 +21,11 @@ from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.boards.interfaces import BoardRestarted
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
-from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.board_supervisor import (
+    QUARANTINED,
+    RESERVED,
+    BoardSupervisor,
+)
 from latfarm_controller.farm.supervision.health_check import CheckedBoard, HealthChecks
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome, run_hook
 from latfarm_controller.farm.supervision.ladder_messages import (
@@ -168,11 +172,14 @@ class RecoveryCrew:
             answer.set_result(told)
 
     def decided(self, name: str) -> None:
-        """People or a drift of the sentinel decided about a board."""
-        standing = self._desk.standing(name)
+        """People or a drift of the sentinel decided about a board.
+
+        After a quarantine or a reservation, in which somebody may have changed it, it is checked.
+        """
+        standing, why = self._desk.standing(name), self._desk.why(name)
         self._cancel(self._stepping, name)
         self._tell(Excluded(name))
-        if standing is Standing.QUARANTINED:
+        if why is not None and why.event in (QUARANTINED, RESERVED):
             self._farm.monitor.prove(name, proven=False)
         if standing is not Standing.WORKING:
             self._cancel(self._checking, name)

@@ -1,4 +1,4 @@
-"""`latfarm boards set|power`, and drains with a deadline, as a person types them."""
+"""`latfarm boards set|power|reserve|release|drain --deadline`, as a person types them."""
 
 from __future__ import annotations
 
@@ -92,3 +92,27 @@ def test_a_deadline_that_is_none_is_refused(latfarm: Latfarm, board: str, text: 
     said = latfarm("boards", "drain", board, f"--deadline={text}")
     assert said.code == 2
     assert "deadline" in said.line
+
+
+def test_a_board_is_reserved_and_released(latfarm: Latfarm, board: str) -> None:
+    said = latfarm("boards", "reserve", board, "--for", "2h", "--reason", "a driver", "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert told["standing"] == "reserved"
+    assert told["standing_reason"].endswith(": a driver")
+    assert json.loads(latfarm("boards", "--json").out)[0]["standing"] == "reserved"
+    assert latfarm("boards", "reserve", board, "--until", "2020-01-01T00:00").code == 2
+    released = latfarm("boards", "release", board)
+    assert (released.code, released.line) == (0, "orin is working")
+    assert latfarm("boards", "release", board).code == 1
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--for", "1h", "--until", "2099-01-01"), ("--for", "x"), ("--until", "soon")]
+)
+def test_a_reservation_needs_one_time(
+    latfarm: Latfarm, board: str, options: tuple[str, ...]
+) -> None:
+    said = latfarm("boards", "reserve", board, *options)
+    assert said.code == 2
+    assert "--" in said.line
