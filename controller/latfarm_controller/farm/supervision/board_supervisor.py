@@ -117,8 +117,10 @@ class BoardSupervisor:
         reason: str,
         actor: str,
         details: Mapping[str, Any] | None = None,
+        *,
+        instead_of: BoardEvent | None = None,
     ) -> None:
-        """Store a decision about a board, whatever was decided before, and obey it.
+        """Store a decision about a board, and obey it.
 
         Args:
             name: of the board.
@@ -126,9 +128,12 @@ class BoardSupervisor:
             reason: why.
             actor: who decides.
             details: figures to store with the decision.
+            instead_of: nothing is decided unless this is the last decision; None: whatever it is.
         """
         known = dict(details or {})
         async with self._deciding:
+            if instead_of is not None and self._last.get(name) != instead_of:
+                return
             await self._decide(
                 BoardEvent(name, event, reason, self._id(name), actor, details=known)
             )

@@ -107,8 +107,7 @@ class Reservations:
 
     async def _end(self, event: BoardEvent, reason: str, actor: str) -> None:
         """Let a board work again, unless something else was decided about it meanwhile."""
-        if self._desk.why(event.board) == event:
-            await self._desk.decide(event.board, RESUMED, reason, actor)
+        await self._desk.decide(event.board, RESUMED, reason, actor, instead_of=event)
 
 
 def _told(event: BoardEvent) -> str:

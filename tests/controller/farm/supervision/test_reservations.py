@@ -124,14 +124,23 @@ def test_the_same_user_changes_the_time_and_nobody_else_reserves_the_board(
 def test_what_was_decided_meanwhile_outlives_a_reservation(lab: Lab, store: DuckDBStore) -> None:
     lab.board("a")
 
-    async def play() -> None:
-        async with lobby(lab, store, Clock()) as (desk, reservations):
-            await reservations.reserve("a", "ada", NOW_S + 0.01, "")
-            await desk.drain("a", "new fan", "bob")
+    clock = Clock()
+
+    async def forget() -> None:
+        async with lobby(lab, store, clock) as (_, reservations):
+            await reservations.reserve("a", "ada", NOW_S + 3600, "")
+
+    async def come_back() -> None:
+        clock.now_s = NOW_S + 3601
+        async with lobby(lab, store, clock) as (desk, reservations):
+            assert reservations.pending == 1
+            await desk.drain("a", "new fan", "bob")  # it is decided before the reservation ends
             await until(lambda: not reservations.pending)
+            await reservations.close()
             assert desk.standing("a") is Standing.DRAINING
 
-    asyncio.run(play())
+    asyncio.run(forget())
+    asyncio.run(come_back())
     assert [event.event for event in store.board_events("a")] == ["drained", "reserved"]
 
 
