@@ -47,9 +47,10 @@ def set_board(
         str | None, typer.Option(help=f"Switches the power off and on again. {_HOOK}")
     ] = None,
 ) -> None:
-    """Change the hooks of a board, which latfarm boards power and the recovery of boards use.
+    """Change the hooks that reboot a board and switch its power.
 
-    A command gets the name of the board as LATFARM_BOARD and what to do as LATFARM_ACTION; a URL
+    latfarm boards power runs them, and so does latfarm serve for a board that does not recover. A
+    command gets the name of the board as LATFARM_BOARD and what to do as LATFARM_ACTION; a URL
     gets both as JSON. It must end within two minutes.
 
     \b
@@ -98,9 +99,9 @@ def power(
     reason: Reason = "",
     wait_s: Hold = 0.0,
 ) -> None:
-    """Switch the power of a board by its hook. What the board runs is lost; drain it first.
+    """Switch the power of a board by its hook.
 
-    A board that was switched off is not switched on again by the recovery of boards.
+    What the board runs is lost; drain it first. A board that was switched off is not switched on again by the recovery of boards.
 
     \b
     Examples:

@@ -37,9 +37,9 @@ def reserve(
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Have a board for yourself for some time: it finishes what it runs and gets no more work.
+    """Have a board for yourself for some time.
 
-    When the time has passed, the board works again by itself. Nobody else can reserve it meanwhile.
+    It finishes what it runs and gets no more work. When the time has passed, the board works again by itself. Nobody else can reserve it meanwhile.
     The same command with another time changes the reservation.
 
     \b
@@ -60,7 +60,7 @@ def reserve(
 
 
 def release(name: Name, wait_s: Hold = 0.0, as_json: inputs.Json = False) -> None:
-    """End your reservation of a board; it works again.
+    """End your reservation of a board, which then works again.
 
     A reservation of somebody else is ended with latfarm boards resume.
 

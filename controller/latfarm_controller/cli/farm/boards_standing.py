@@ -136,7 +136,7 @@ def events(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List what was decided about boards, and what was done to recover them.
+    """List what was decided about boards, or done to recover them.
 
     It tells by whom and why, newest first.
 
