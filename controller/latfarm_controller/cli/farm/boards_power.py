@@ -101,7 +101,8 @@ def power(
 ) -> None:
     """Switch the power of a board by its hook.
 
-    What the board runs is lost; drain it first. A board that was switched off is not switched on again by the recovery of boards.
+    What the board runs is lost; drain it first. A board that was switched off is not switched on
+    again by the recovery of boards.
 
     \b
     Examples:

@@ -39,8 +39,9 @@ def reserve(
 ) -> None:
     """Have a board for yourself for some time.
 
-    It finishes what it runs and gets no more work. When the time has passed, the board works again by itself. Nobody else can reserve it meanwhile.
-    The same command with another time changes the reservation.
+    It finishes what it runs and gets no more work. When the time has passed, the board works again
+    by itself. Nobody else can reserve it meanwhile. The same command with another time changes the
+    reservation.
 
     \b
     Examples:
