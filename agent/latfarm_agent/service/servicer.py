@@ -88,6 +88,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._metrics = metrics
         self._listeners = threading.BoundedSemaphore(MAX_LISTENERS)
         self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
+        self._restarts = threading.BoundedSemaphore(1)
         self._work_slots = threading.BoundedSemaphore(MAX_WORK_STREAMS)
         self._work: set[ServedWork] = set()
 
@@ -198,7 +199,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self, request: pb.RestartRequest, context: grpc.ServicerContext
     ) -> pb.RestartResponse:
         """Restart the workers, or the runtimes."""
-        with self._translated("Restart", context):
+        with self._translated("Restart", context), self._slot(self._restarts, "restarts"):
             return pb.RestartResponse(done=self._conductor.restart(request.token, request.part))
 
     def stop(self) -> None:

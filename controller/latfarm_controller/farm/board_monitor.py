@@ -32,6 +32,9 @@ from latfarm_controller.farm.scheduling.messages import (
 )
 from latfarm_controller.farm.scheduling.state import ScheduledBoard
 
+CHECKED = "it must pass its health check first"
+"""Reason why a board does not work that is unproven."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -132,6 +135,7 @@ class BoardMonitor:
         """
         if proven == (name in self._unproven):
             (self._unproven.discard if proven else self._unproven.add)(name)
+            self._boards.named(name).reason = "" if proven else CHECKED
             self._tell_standing(name)
 
     def unproven(self, name: str) -> bool:
@@ -223,7 +227,7 @@ class BoardMonitor:
         status, measurement = self._boards.status(event.board_id), event.measurement
         status.busy_ms += event.busy_ms
         self._observer.measured(status.name, measurement, event.busy_ms / 1e3)
-        if measurement.ok:
+        if measurement.ok and status.name not in self._unproven:
             status.reason = ""
         if self.listener is not None:
             self.listener.measured(status.name, measurement)
