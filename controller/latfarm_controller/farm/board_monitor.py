@@ -65,8 +65,11 @@ class BoardCarer(Protocol):
         """The connection to the board was lost, or it cannot be reached."""
         ...
 
-    def failed_work(self, name: str, reason: str) -> None:
-        """The board failed so often in a row that it gets no work for a while."""
+    def failed_work(self, name: str, reason: str, code: str) -> None:
+        """The board failed so often in a row that it gets no work for a while.
+
+        `code` is the error code of its last answer; empty if that was a latency.
+        """
         ...
 
     def probed_well(self, name: str) -> None:
@@ -109,6 +112,7 @@ class BoardMonitor:
         self._schedule = schedule
         self._held: dict[str, tuple[Standing, bool]] = {}
         self._unproven: set[str] = set()
+        self._codes: dict[str, str] = {}  # name of a board -> error code of its last answer
         self.listener: BoardListener | None = None
         self.carer: BoardCarer | None = None
         self.spools: SpoolListener | None = None
@@ -149,7 +153,7 @@ class BoardMonitor:
         status.reason = f"quarantined: {reason}"
         self._observer.quarantined(status.name)
         if self.carer is not None:
-            self.carer.failed_work(status.name, reason)
+            self.carer.failed_work(status.name, reason, self._codes.get(status.name, ""))
 
     def _tell_standing(self, name: str, *, stop: bool = False) -> None:
         """Tell the scheduler what holds about a board, if it was ever connected."""
@@ -226,6 +230,7 @@ class BoardMonitor:
     def _measured(self, event: ResultReceived) -> None:
         status, measurement = self._boards.status(event.board_id), event.measurement
         status.busy_ms += event.busy_ms
+        self._codes[status.name] = measurement.error_code
         self._observer.measured(status.name, measurement, event.busy_ms / 1e3)
         if measurement.ok and status.name not in self._unproven:
             status.reason = ""

@@ -138,10 +138,6 @@ class BoardSupervisor:
                 BoardEvent(name, event, reason, self._id(name), actor, details=known)
             )
 
-    def disk_full(self, name: str) -> bool:
-        """Whether the disk of a board was full when it was last heard of."""
-        return name in self._full
-
     async def drain(self, name: str, reason: str, actor: str, *, deadline_s: float = 0.0) -> None:
         """Give a board no new work; it finishes what it runs. A quarantined board stays so.
 

@@ -40,6 +40,8 @@ CONFIRMATIONS = 2
 """Further measurements of a sentinel that is off, so that one outlier condemns no board."""
 UNDECIDED = ("BUILD_FAILED", "BUILD_CRASHED", "MODEL_UNSUPPORTED", "MODEL_INVALID")
 """Error codes that tell about the model or its builder, and nothing about the board."""
+RESTS = (DISK_FULL, "THROTTLED", "NOT_READY")
+"""Error codes of conditions that pass by themselves: a full disk, heat, and other work."""
 _REPEATS = 1 << 30
 """The repetition is a random number below this one, so that no spool and no store answers."""
 
@@ -57,12 +59,13 @@ class HealthVerdict:
     Attributes:
         well: whether the board may work.
         told: why, in one line.
-        full: whether it failed because its disk was full, which no recovery step changes.
+        rests: whether it failed for a reason that passes by itself and that no recovery step
+            changes: it was too hot, too busy, or its disk was full.
     """
 
     well: bool
     told: str
-    full: bool = False
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +188,4 @@ def _failure(measurement: Measurement, what: str) -> HealthVerdict | None:
     told = f"{what}: {measurement.error_code} {measurement.error_message}".strip()
     if measurement.error_code in UNDECIDED:
         return HealthVerdict(True, f"{told}; that says nothing about the board")
-    return HealthVerdict(False, told, full=measurement.error_code == DISK_FULL)
+    return HealthVerdict(False, told, rests=measurement.error_code in RESTS)

@@ -26,7 +26,7 @@ from latfarm_controller.farm.supervision.board_supervisor import (
     RESERVED,
     BoardSupervisor,
 )
-from latfarm_controller.farm.supervision.health_check import CheckedBoard, HealthChecks
+from latfarm_controller.farm.supervision.health_check import RESTS, CheckedBoard, HealthChecks
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome, run_hook
 from latfarm_controller.farm.supervision.ladder_messages import (
     HOOK_STEPS,
@@ -60,6 +60,8 @@ RECOVERY = "recovery"
 RESTART_S = 200.0
 """Seconds after which an agent that was asked to restart a part counts as failed."""
 
+REST_CAP_S = 600.0
+"""Longest pause before a board is checked again that was too hot, too busy or full, in seconds."""
 IDLE_S = 60.0
 """Longest wait until a board that gets no work has nothing under way any more, in seconds."""
 LOOK_S = 0.1
@@ -81,6 +83,8 @@ class RecoveryCrew:
         power: switches boards for people, and knows which ones they have switched off.
         shared: names of boards that share their machine with other work.
         limits: how patient the ladder is.
+        rest_s: first pause before a board is checked again that was too hot, too busy or full, in
+            seconds; each pause is twice as long as the one before.
         run_hook: runs hooks.
         clock_s: any clock that never goes back, in seconds.
     """
@@ -95,6 +99,7 @@ class RecoveryCrew:
         *,
         shared: Collection[str] = (),
         limits: LadderLimits | None = None,
+        rest_s: float = 60.0,
         run_hook: RunHook = run_hook,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,6 +110,7 @@ class RecoveryCrew:
         self._shared = frozenset(shared)
         self._checks = HealthChecks(farm, store)
         self._ladder = RecoveryLadder(limits)
+        self._rest_s = rest_s
         self._run_hook = run_hook
         self._clock_s = clock_s
         self._here: dict[str, BoardInfo] = {}  # the boards that are connected
@@ -153,9 +159,9 @@ class RecoveryCrew:
         elif self._desk.standing(name) is Standing.WORKING:
             self._tell(WentAway(name, reason, self._lacking(name)))
 
-    def failed_work(self, name: str, reason: str) -> None:
+    def failed_work(self, name: str, reason: str, code: str) -> None:
         """A board failed so often in a row that it gets no work for a while."""
-        mine = self._farm.monitor.unproven(name) or self._desk.disk_full(name)
+        mine = code in RESTS or self._farm.monitor.unproven(name)
         if not mine and name in self._here and self._desk.standing(name) is Standing.WORKING:
             self._tell(WorkFailed(name, reason, self._lacking(name)))
 
@@ -222,10 +228,17 @@ class RecoveryCrew:
     async def _checked(self, name: str, info: BoardInfo) -> None:
         """Check a board, and let it work or climb."""
         board = CheckedBoard(name, info, name in self._shared)
+        pause_s, told = self._rest_s, False
         while True:
             verdict = await self._checks.check(board, await self._desk.references(name))
-            if not verdict.full:
+            if not verdict.rests:
                 break
+            if not told:
+                text = f"{verdict.told}; that may pass by itself, and it is checked again"
+                await self._desk.note(name, HEALTH_FAILED, text, RECOVERY)
+                told = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, REST_CAP_S)
         self._checking.pop(name, None)
         if verdict.well:
             logger.info("board %s passed its health check: %s", name, verdict.told)

@@ -18,7 +18,7 @@ from latfarm_controller.farm.supervision.health_check import operator_kernel
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.hash import hash_of
-from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.measurement import Measurement, Outcome
 
 from tests.controller.farm.conftest import RECORD, Lab, Rounds, collect, until
 from tests.controller.farm.fake_board import FakeBoard, good
@@ -333,3 +333,28 @@ def test_a_board_that_leaves_the_inventory_is_left_alone(lab: Lab, store: DuckDB
 
     assert asyncio.run(play()) == []
     assert store.board_events() == []
+
+
+def test_a_board_that_is_too_hot_is_checked_again_and_climbs_nothing(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board = lab.board("a")
+    left = iter(range(12))
+
+    def answer(board: FakeBoard, question: BoardRequest) -> Measurement:
+        made = good(board, question)
+        if next(left, None) is None:
+            return made
+        return replace(made, outcome=Outcome.INFRASTRUCTURE_ERROR, error_code="THROTTLED")
+
+    board.answer = answer
+
+    async def play() -> None:
+        async with ward(lab, store) as cared:
+            await until(lambda: cared.farm.recoveries == 1 and cared.state("a") == "ready")
+
+    asyncio.run(play())
+    assert board.restarts == []
+    (event,) = store.board_events("a")
+    assert event.event == "health_failed"
+    assert event.reason.endswith("that may pass by itself, and it is checked again")

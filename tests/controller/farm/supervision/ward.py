@@ -81,7 +81,9 @@ async def ward(
             return hooks or BoardHooks()
 
         power = PowerSwitch(desk, hooks_of, run_hook=run_hook)
-        crew = RecoveryCrew(store, farm, desk, hooks_of, power, limits=limits, run_hook=run_hook)
+        crew = RecoveryCrew(
+            store, farm, desk, hooks_of, power, limits=limits, rest_s=0.001, run_hook=run_hook
+        )
         try:
             yield Ward(farm, desk, power, crew, store, calls)
         finally:
