@@ -93,6 +93,7 @@ class Fleet:
         self._starting = asyncio.Lock()
         self._listener: IdentityListener | None = None
         self._listed: list[BoardEntry] = []
+        self._hooks: dict[str, BoardHooks] = {}
         self._listed_mark: tuple[int, int, int] | None = None
         self._dialled: DialledIn | None = None
 
@@ -142,12 +143,21 @@ class Fleet:
         Raises:
             UsageError: the inventory cannot be read.
         """
+        self._reread()
+        proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
+        return [self._reachable(entry) for entry in proofs]
+
+    def _reread(self) -> None:
+        """Read the inventory, if it has changed.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
         mark = _file_mark(self._config.boards_file)
         if mark is None or mark != self._listed_mark:
             self._listed = Registry(self._config.boards_file).list()
+            self._hooks = {entry.name: entry.hooks for entry in self._listed}
             self._listed_mark = mark
-        proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
-        return [self._reachable(entry) for entry in proofs]
 
     def hooks(self, name: str) -> BoardHooks:
         """What reboots a board and switches its power; nothing for a board without an entry.
@@ -155,8 +165,8 @@ class Fleet:
         Raises:
             UsageError: the inventory cannot be read.
         """
-        found = (entry.hooks for entry in self.listed() if entry.name == name)
-        return next(found, BoardHooks())
+        self._reread()
+        return self._hooks.get(name, BoardHooks())
 
     @property
     def own(self) -> str:

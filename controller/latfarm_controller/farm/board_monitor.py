@@ -139,7 +139,8 @@ class BoardMonitor:
         """
         if proven == (name in self._unproven):
             (self._unproven.discard if proven else self._unproven.add)(name)
-            self._boards.named(name).reason = "" if proven else CHECKED
+            if self._boards.knows(name):
+                self._boards.named(name).reason = "" if proven else CHECKED
             self._tell_standing(name)
 
     def unproven(self, name: str) -> bool:

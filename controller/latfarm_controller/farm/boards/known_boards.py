@@ -79,6 +79,10 @@ class KnownBoards:
         status = self._statuses.get(name)
         return name if status is not None and status.online and status.shard != shard else ""
 
+    def knows(self, name: str) -> bool:
+        """Whether a board of that name was ever added."""
+        return name in self._statuses
+
     def named(self, name: str) -> BoardStatus:
         """The status of a board, by its name."""
         return self._statuses[name]

@@ -239,13 +239,14 @@ class RecoveryCrew:
                 told = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REST_CAP_S)
-        self._checking.pop(name, None)
         if verdict.well:
             logger.info("board %s passed its health check: %s", name, verdict.told)
+            self._checking.pop(name, None)
             self._farm.monitor.prove(name, proven=True)
             self._tell(HealthPassed(name))
             return
         await self._desk.note(name, HEALTH_FAILED, verdict.told, RECOVERY)
+        self._checking.pop(name, None)
         self._tell(HealthFailed(name, verdict.told, self._lacking(name)))
 
     # Climbing

@@ -153,6 +153,7 @@ class RecoveryLadder:
     def __init__(self, limits: LadderLimits | None = None) -> None:
         self.limits = limits or LadderLimits()
         self._climbs: dict[str, _Climb] = {}
+        self._waiting: dict[str, None] = {}  # boards that may take a step by time alone, in order
         self._board_calls: dict[str, CallBudget] = {}
         self._farm_calls = CallBudget(self.limits.farm_hooks)
         self._wake_at_s: float | None = None
@@ -176,15 +177,23 @@ class RecoveryLadder:
         for event in events:
             if not isinstance(event, TimePassed):
                 self._take(event, now_s, out)
-        waits = [self._climb(board, climb, now_s, out) for board, climb in self._climbs.items()]
-        self._wake_at_s = min((at_s for at_s in waits if at_s is not None), default=None)
+        waits = []
+        for board in list(self._waiting):
+            at_s = self._climb(board, self._climbs[board], now_s, out)
+            if at_s is None:
+                del self._waiting[board]
+            else:
+                waits.append(at_s)
+        self._wake_at_s = min(waits, default=None)
         return out
 
     def _take(self, event: LadderEvent, now_s: float, out: list[LadderInstruction]) -> None:
         assert not isinstance(event, TimePassed)
         if isinstance(event, Excluded):
             self._climbs.pop(event.board, None)
+            self._waiting.pop(event.board, None)
             return
+        self._waiting[event.board] = None
         climb = self._climbs.setdefault(event.board, _Climb())
         match event:
             case WorkFailed(_, reason, lacking):

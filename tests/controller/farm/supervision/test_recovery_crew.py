@@ -358,3 +358,16 @@ def test_a_board_that_is_too_hot_is_checked_again_and_climbs_nothing(
     (event,) = store.board_events("a")
     assert event.event == "health_failed"
     assert event.reason.endswith("that may pass by itself, and it is checked again")
+
+
+def test_a_board_that_no_campaign_has_used_can_be_quarantined(lab: Lab, store: DuckDBStore) -> None:
+    lab.board("a")
+
+    async def play() -> None:
+        async with ward(lab, store) as cared:
+            await cared.desk.quarantine("idle", "smoke", "ada")
+            assert cared.desk.standing("idle") is Standing.QUARANTINED
+            await cared.desk.resume("idle", "", "ada")
+            assert cared.desk.standing("idle") is Standing.WORKING
+
+    asyncio.run(play())
