@@ -54,25 +54,36 @@ async def run_hook(hook: Hook, board: str, action: str, limit_s: float = LIMIT_S
         except TimeoutError:
             return HookOutcome(False, f"no answer within {limit_s:g} s")
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    # With a pipe of asyncio, the end of the command would only be told with the end of its output,
+    # which a process that it leaves behind keeps open.
+    output, end = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
             *hook.command,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=end,
+            stderr=end,
             start_new_session=True,  # so that its whole group can be killed
             cwd="/",
             env={**passed, "LATFARM_BOARD": board, "LATFARM_ACTION": action},
         )
     except (OSError, ValueError) as error:
+        os.close(output)
         return HookOutcome(False, f"{hook.command[0]} cannot be started: {error}")
-    return await _finished(process, limit_s)
+    except BaseException:
+        os.close(output)
+        raise
+    finally:
+        os.close(end)
+    return await _finished(process, output, limit_s)
 
 
-async def _finished(process: asyncio.subprocess.Process, limit_s: float) -> HookOutcome:
+async def _finished(
+    process: asyncio.subprocess.Process, output: int, limit_s: float
+) -> HookOutcome:
     """Wait for a command, and kill what is left of its group."""
     said = bytearray()
-    reading = asyncio.create_task(_read(process, said))
+    reading = asyncio.create_task(_read(output, said))
     in_time = False
     try:
         with contextlib.suppress(TimeoutError):
@@ -94,12 +105,19 @@ async def _finished(process: asyncio.subprocess.Process, limit_s: float) -> Hook
     return HookOutcome(True, last)
 
 
-async def _read(process: asyncio.subprocess.Process, said: bytearray) -> None:
+async def _read(output: int, said: bytearray) -> None:
     """Read all output of a command, so that it never waits for us, and keep the last bytes."""
-    assert process.stdout is not None
-    while data := await process.stdout.read(_READ_BYTES):
-        said += data
-        del said[:-KEPT_BYTES]
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(output, "rb", 0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        while data := await reader.read(_READ_BYTES):
+            said += data
+            del said[:-KEPT_BYTES]
+    finally:
+        transport.close()
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -120,6 +120,7 @@ class RecoveryCrew:
         self._answers: dict[str, asyncio.Future[BoardRestarted]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = False
+        self._storing = asyncio.Lock()
         self._tasks = LoggedTasks(logger, "a recovery step could not be noted")
         farm.monitor.carer = self
         desk.when_decided = self.decided
@@ -339,14 +340,19 @@ class RecoveryCrew:
         remedy = f"look at it, then: latfarm boards resume {name}"
         if quarantine:
             text = f"no recovery step helped: {reason}; {remedy}"
-            self._tasks.start(self._desk.quarantine(name, text, RECOVERY))
+            self._tasks.start(self._in_order(self._desk.quarantine(name, text, RECOVERY)))
             return
         self._note(name, RECOVERY_ENDED, f"no recovery step is left: {reason}")
 
     def _note(
         self, name: str, event: str, reason: str, details: Mapping[str, Any] | None = None
     ) -> None:
-        self._tasks.start(self._desk.note(name, event, reason, RECOVERY, details))
+        self._tasks.start(self._in_order(self._desk.note(name, event, reason, RECOVERY, details)))
+
+    async def _in_order(self, work: Coroutine[Any, Any, None]) -> None:
+        """Store something after what was told before."""
+        async with self._storing:
+            await work
 
     # Tasks
 

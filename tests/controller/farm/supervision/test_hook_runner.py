@@ -24,7 +24,12 @@ def run(*command: str, limit_s: float = 50.0) -> HookOutcome:
 
 
 def python(text: str, limit_s: float = 50.0) -> HookOutcome:
-    return run(sys.executable, "-c", text, limit_s=limit_s)
+    return run(*program(text), limit_s=limit_s)
+
+
+def program(text: str) -> tuple[str, ...]:
+    """A command that runs Python; an argument of a hook has no line breaks."""
+    return (sys.executable, "-c", f"exec({text!r})")
 
 
 def gone(pid: int) -> bool:
@@ -89,13 +94,13 @@ def test_a_hook_that_hangs_is_killed_with_all_its_processes(tmp_path: Path) -> N
     )
 
     async def main() -> HookOutcome:
-        hook = Hook((sys.executable, "-c", text))
+        hook = Hook(program(text))
         running = asyncio.create_task(run_hook(hook, "orin", "reboot", 3600.0))
         while not pids.exists():
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        return await run_hook(Hook((sys.executable, "-c", text)), "orin", "reboot", 0.2)
+        return await run_hook(Hook(program(text)), "orin", "reboot", 0.2)
 
     outcome = asyncio.run(main())
     assert not outcome.ok

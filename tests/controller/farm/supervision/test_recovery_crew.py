@@ -50,7 +50,7 @@ def test_a_board_runs_one_operator_and_its_sentinel_before_its_first_work(
     assert checks(asked) == 2
     assert len(asked) == 6
     assert store.board_events() == [], "a check that is passed is no event"
-    assert store.measurements() == [], "nothing of a check is among the results"
+    assert list(store.measurements()) == [], "nothing of a check is among the results"
 
 
 def test_a_board_is_checked_again_after_a_reboot_and_not_after_a_lost_connection(
@@ -117,8 +117,7 @@ def test_an_old_board_without_hooks_that_fails_its_check_is_quarantined(
             cared.farm.listen("c")
             cared.farm.submit("c", [lab.request(number) for number in range(4)])
             await collect(cared.farm, "c", 4)
-            await until(lambda: "quarantined" in cared.told)
-            assert cared.desk.standing("a") is Standing.QUARANTINED
+            await until(lambda: cared.desk.standing("a") is Standing.QUARANTINED)
             assert cared.desk.standing("b") is Standing.WORKING
             assert cared.crew.story("a") == ""
 
@@ -126,6 +125,7 @@ def test_an_old_board_without_hooks_that_fails_its_check_is_quarantined(
     assert checks(asked) == len(asked)
     assert len(well.measured) == 6
     told = {event.event: event.reason for event in store.board_events("a")}
+    assert store.board_events("a")[0].event == "quarantined", "after all that led to it"
     skipped = [e.reason for e in store.board_events("a") if e.event == "step_skipped"]
     assert len(skipped) == 4
     assert any("too old" in reason for reason in skipped)
@@ -186,7 +186,8 @@ def test_a_board_that_fails_its_work_restarts_its_worker_and_is_checked(
             await until(lambda: "restart_worker" in cared.told)
 
     asyncio.run(play())
-    assert asked[:4] == ["health"] * 4, "once when it joined, once after its failures"
+    assert asked[:2] == ["health"] * 2
+    assert asked.count("health") == 4, "once when it joined, once after its failures"
     assert board.restarts == ["worker"]
 
 

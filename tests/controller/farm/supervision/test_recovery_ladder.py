@@ -185,7 +185,9 @@ def test_a_board_that_people_took_over_is_left_alone() -> None:
 def test_hooks_wait_when_there_were_too_many(field: str) -> None:
     ladder = RecoveryLadder(LadderLimits(**{field: 1}))  # type: ignore[arg-type]
     no_agent = dict.fromkeys((Step.RESTART_WORKER, Step.RESTART_RUNTIME), "too old")
-    ladder.handle(0, HealthFailed("a", "silent", no_agent), StepEnded("a", False))
+    assert steps(ladder.handle(0, HealthFailed("a", "silent", no_agent))) == [Step.REBOOT]
+    ladder.handle(0, StepEnded("a", False))
+    assert ladder.handle(LIMITS.pause_s, TimePassed()) == []
     assert ladder.wake_at_s == HOUR_S
     assert ladder.handle(HOUR_S - 1, TimePassed()) == []
     assert steps(ladder.handle(HOUR_S, TimePassed())) == [Step.POWER_CYCLE]
