@@ -151,7 +151,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         told = await self._controller.control.power(
             request.name, request.action, request.reason, CALLER.get()
         )
-        self._note("board.power", request.name, action=request.action, reason=request.reason)
+        self._note("board.power", request.name, power=request.action, reason=request.reason)
         return pb.PowerBoardResponse(told=told)
 
     @_streams

@@ -375,7 +375,7 @@ def test_a_silent_board_is_lost_in_time() -> None:
 
 def test_an_agent_that_can_restarts_a_part() -> None:
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
-        assert await client.restart("worker") == "worker is new"
+        assert await client.restart("worker") == "worker is / new"
         assert agent.restarted == ["worker"]
         await client.release()
         with pytest.raises(LeaseError):

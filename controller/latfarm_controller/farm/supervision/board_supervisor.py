@@ -316,6 +316,7 @@ class BoardSupervisor:
         reason: str,
         actor: str = FARM,
         details: Mapping[str, Any] | None = None,
+        level: int = logging.WARNING,
     ) -> None:
         """Store an event that decides nothing, in the order in which events happened.
 
@@ -325,12 +326,13 @@ class BoardSupervisor:
             reason: why, or how it went.
             actor: who did or noticed it.
             details: figures to store with the event.
+            level: of the message in the log.
         """
         at_s = self._clock_s()
         told = BoardEvent(name, event, reason, self._id(name), actor, at_s, dict(details or {}))
         async with self._noting:
             await asyncio.to_thread(self._store.add_board_event, told)
-        logger.warning("board %s: %s: %s", name, event, reason)
+        logger.log(level, "board %s: %s: %s", name, event, reason)
 
     def _id(self, name: str) -> str:
         event = self._last.get(name)

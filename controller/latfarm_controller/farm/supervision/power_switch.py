@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -98,7 +99,8 @@ class PowerSwitch:
         said = "done" if outcome.ok else "failed"
         told = f"{said}: {outcome.told}" if outcome.told else said
         why = f"; because: {reason}" if reason else ""
-        await self._desk.note(name, ACTIONS[action], told + why, actor, {"ok": outcome.ok})
+        details = {"ok": outcome.ok}
+        await self._desk.note(name, ACTIONS[action], told + why, actor, details, logging.INFO)
         if not outcome.ok:
             self._off.discard(name)
             raise FarmError(f"the hook {ACTIONS[action]} of board {name} failed: {outcome.told}")

@@ -183,7 +183,7 @@ def test_a_board_that_people_took_over_is_left_alone() -> None:
 
 @pytest.mark.parametrize("field", ["board_hooks", "farm_hooks"])
 def test_hooks_wait_when_there_were_too_many(field: str) -> None:
-    ladder = RecoveryLadder(LadderLimits(**{field: 1}))  # type: ignore[arg-type]
+    ladder = RecoveryLadder(LadderLimits(**{field: 1}))
     no_agent = dict.fromkeys((Step.RESTART_WORKER, Step.RESTART_RUNTIME), "too old")
     assert steps(ladder.handle(0, HealthFailed("a", "silent", no_agent))) == [Step.REBOOT]
     ladder.handle(0, StepEnded("a", False))
