@@ -72,6 +72,10 @@ class ControllerConfig(BaseModel):
     ray_cpus: int | None = Field(default=None, ge=1)
     """Number of cores for a Ray that is started on this machine; None: all, at most 4."""
 
+    health_checks: bool = True
+    """Whether `latfarm serve` checks boards before their first work, and recovers those that fail
+    or do not answer."""
+
     @property
     def store_file(self) -> Path:
         """The database file."""

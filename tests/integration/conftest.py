@@ -98,6 +98,7 @@ class Shell:
         """
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("LATFARM_", "GRPC_"))}
         own = {"LATFARM_HOME": str(self.home), "LATFARM_LOCAL_AGENT": "false"}
+        own["LATFARM_HEALTH_CHECKS"] = "false"  # tests count what boards measure
         own["LATFARM_RAY_CPUS"] = "1"  # otherwise Ray starts one process per core at once
         return plain | own | {"OMP_NUM_THREADS": "1"} | self.env
 

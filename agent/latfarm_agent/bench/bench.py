@@ -17,6 +17,7 @@ from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.board import MeasuredBoard
 from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
 from latfarm_agent.bench.energy import Recording
+from latfarm_agent.bench.measuring import WORKER
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.platforms import Platform, Platforms
 from latfarm_agent.bench.readiness import Readiness
@@ -181,6 +182,17 @@ class Bench:
         """End the workers that wait: the next measurement gets a fresh one."""
         with self._lock:
             self._workers.restart()
+
+    def restart(self, part: str) -> str:
+        """Restart the workers, or with `RUNTIME` the runtimes too; see `MeasuringBench.restart`."""
+        if part == WORKER:
+            self.restart_workers()
+            return "its workers were ended; the next measurement starts a new one"
+        with self._lock:
+            self._workers.rediscover()
+        found = self._workers.found()
+        there = ", ".join(sorted(name for name, each in found.items() if not each.missing))
+        return f"its runtimes were looked for anew, with empty caches: {there or 'none is left'}"
 
     def close(self) -> None:
         """Cancel what runs, end all workers. Idempotent."""

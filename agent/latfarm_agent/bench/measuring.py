@@ -7,6 +7,15 @@ from typing import Callable, Protocol
 
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage, Offer
 
+WORKER = "worker"
+"""Part that can be restarted: the processes in which models run."""
+
+RUNTIME = "runtime"
+"""Part that can be restarted: these processes, what runtimes keep on disk, and which there are."""
+
+PARTS = (WORKER, RUNTIME)
+"""What can be restarted."""
+
 
 class MeasuringBench(Protocol):
     """Describes a board and measures models on it.
@@ -33,6 +42,15 @@ class MeasuringBench(Protocol):
         """Measure a model, and with `profile` its kernels too. A failure is a result as well.
 
         The call blocks until the measurement has ended, or until `cancelled` says yes.
+        """
+
+    def restart(self, part: str) -> str:
+        """Restart `WORKER` or `RUNTIME`; gives what was done, in words for people.
+
+        It waits until nothing is being measured.
+
+        Raises:
+            StateError: another process measures, and it did not do it.
         """
 
     def close(self) -> None:

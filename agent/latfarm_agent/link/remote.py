@@ -137,6 +137,24 @@ class RemoteBench:
         finally:
             close_all(files)
 
+    def restart(self, part: str) -> str:
+        """Let the other process restart a part; see `MeasuringBench.restart`.
+
+        Raises:
+            StateError: it did not do it in time, or is too old for that.
+        """
+        deadline_s = time.monotonic() + self._start_timeout_ms / 1e3
+        try:
+            with contextlib.closing(self._connect(deadline_s)) as link:
+                link.send({"ask": "restart", "part": part})
+                answer = self._answer(link, lambda: time.monotonic() >= deadline_s)
+        except LinkError as error:
+            raise StateError(f"the service that measures did not restart: {error}") from error
+        if answer.get("event") != "restarted":
+            text = printable(answer.get("message", ""), 400)
+            raise StateError(f"the service that measures did not restart: {text}")
+        return printable(answer.get("done", ""), 400)
+
     def close(self) -> None:
         """Cancel what runs; the other process continues. Idempotent."""
         self._closing.set()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Sequence
 
 from latfarm_agent import wire
-from latfarm_agent.bench.measuring import MeasuringBench
+from latfarm_agent.bench.measuring import PARTS, MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import remove
@@ -138,8 +138,10 @@ class BenchServer:
             elif question.get("ask") == "measure" and files:
                 result = self._measure(link, question, files)
                 link.send({"event": "measured", "result": wire.packed_result(result)})
+            elif question.get("ask") == "restart" and question.get("part") in PARTS:
+                link.send({"event": "restarted", "done": self._bench.restart(question["part"])})
             else:
-                raise LinkError("neither a description nor a measurement is asked for")
+                raise LinkError("no description, measurement or restart is asked for")
         finally:
             close_all(files)
 

@@ -230,6 +230,9 @@ class RackWorkers:
     def restart(self) -> None:
         """Do nothing: there is no process."""
 
+    def rediscover(self) -> None:
+        """Do nothing: the one runtime is a part of this process."""
+
     def close(self) -> None:
         """Do nothing: there is no process."""
 

@@ -24,6 +24,7 @@ from latfarm_agent.service.job_runner import JobRunner
 from latfarm_agent.service.jobs import JobRequest, LiveJob
 from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.service.parts import AgentParts, connect_gauges
+from latfarm_agent.service.restarting import restart_part
 from latfarm_agent.service.spooled_results import SpooledResults
 from latfarm_agent.service.verdicts import failure, fill_in, judge
 from latfarm_agent.session.messages import (
@@ -258,6 +259,11 @@ class Conductor:
     def acknowledge(self, request_ids: list[str]) -> int:
         """Drop results that their owner has stored; gives how many there were."""
         return self._results.acknowledge(request_ids)
+
+    def restart(self, token: int, part: str) -> str:
+        """Restart a part while nothing runs or waits; see `restarting.restart_part`."""
+        self.check_token(token)
+        return restart_part(self._bench, self._offer, part, busy=bool(self._live))
 
     # These methods are called with the lock held.
 

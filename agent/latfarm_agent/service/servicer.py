@@ -38,6 +38,9 @@ STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {
 }
 """The status of each error; an error that is missing has the status of its nearest ancestor."""
 
+RESTART = "restart"
+"""The capability of an agent that restarts a part of itself when it is asked to."""
+
 ERROR_KEY = "latfarm-error"
 """Key of the trailing metadata that holds an error's code."""
 
@@ -85,6 +88,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._metrics = metrics
         self._listeners = threading.BoundedSemaphore(MAX_LISTENERS)
         self._uploads = threading.BoundedSemaphore(MAX_UPLOADS)
+        self._restarts = threading.BoundedSemaphore(1)
         self._work_slots = threading.BoundedSemaphore(MAX_WORK_STREAMS)
         self._work: set[ServedWork] = set()
 
@@ -101,7 +105,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 agent_version=__version__,
                 protocol_version=PROTOCOL_VERSION,
                 state=found.state.value,
-                capabilities=[CAPABILITY],
+                capabilities=[CAPABILITY, RESTART],
             )
 
     def AcquireLease(
@@ -190,6 +194,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 yield from work.serve(request_iterator)
             finally:
                 self._work.discard(work)
+
+    def Restart(
+        self, request: pb.RestartRequest, context: grpc.ServicerContext
+    ) -> pb.RestartResponse:
+        """Restart the workers, or the runtimes."""
+        with self._translated("Restart", context), self._slot(self._restarts, "restarts"):
+            return pb.RestartResponse(done=self._conductor.restart(request.token, request.part))
 
     def stop(self) -> None:
         """End the work streams, which would never end by themselves, after what they still say."""

@@ -32,6 +32,9 @@ from latfarm_agent.worker.worker import Worker
 MODELS = "models"
 """Name of the folder below the work folder in which models lie while they are measured."""
 
+_CACHES = "cache"
+"""Name of the folder below the work folder in which each runtime has a cache folder."""
+
 _DISK_BYTES = 4 << 30
 """Most disk space that a worker may use, where its limits do not say."""
 
@@ -145,6 +148,9 @@ class RuntimeWorkers(Protocol):
     def restart(self) -> None:
         """End the workers that wait."""
 
+    def rediscover(self) -> None:
+        """End the workers that wait, empty the runtimes' caches, and let `found` look anew."""
+
     def close(self) -> None:
         """End all workers and start no more. Idempotent."""
 
@@ -221,6 +227,16 @@ class Workers:
             worker.close()
         self._workers.clear()
 
+    def rediscover(self) -> None:
+        """End the workers that wait, empty the runtimes' caches, and let `found` look anew.
+
+        Until it is looked for anew, the old findings are told nowhere.
+        """
+        self.restart()
+        with self._looking:
+            remove(self._setup.work_dir / _CACHES)
+            self._found = None
+
     def close(self) -> None:
         """End all workers and start no more. Idempotent."""
         self.restart()
@@ -251,7 +267,7 @@ class Workers:
 
     def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
         configured = self._setup.configured.get(name, RuntimeConfig())
-        cache = self._setup.work_dir / "cache" / name
+        cache = self._setup.work_dir / _CACHES / name
         if cache.is_dir() and used(cache).size_bytes > self._limits.cache_bytes:
             remove(cache)
         config = WorkerConfig(

@@ -12,6 +12,15 @@ DISK_FULL = "DISK_FULL"
 WORK_STREAM = "work-stream"
 """The capability of an agent that takes orders on one stream."""
 
+RESTART = "restart"
+"""The capability of an agent that restarts its workers or its runtimes when it is asked to."""
+WORKER = "worker"
+"""Ends the processes in which models run; the next measurement starts new ones."""
+RUNTIME = "runtime"
+"""Ends these processes, empties what runtimes keep on disk, and looks for the runtimes anew."""
+RESTARTS = (WORKER, RUNTIME)
+"""The parts of an agent that can be restarted."""
+
 ROOM = "disk_room_bytes"
 """Name of the condition that tells how large a model the board has room for."""
 

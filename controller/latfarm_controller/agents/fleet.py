@@ -16,6 +16,7 @@ from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id, second_holder
 from latfarm_controller.agents.tls import home_files, is_loopback, split
+from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
@@ -92,6 +93,7 @@ class Fleet:
         self._starting = asyncio.Lock()
         self._listener: IdentityListener | None = None
         self._listed: list[BoardEntry] = []
+        self._hooks: dict[str, BoardHooks] = {}
         self._listed_mark: tuple[int, int, int] | None = None
         self._dialled: DialledIn | None = None
 
@@ -141,12 +143,30 @@ class Fleet:
         Raises:
             UsageError: the inventory cannot be read.
         """
+        self._reread()
+        proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
+        return [self._reachable(entry) for entry in proofs]
+
+    def _reread(self) -> None:
+        """Read the inventory, if it has changed.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
         mark = _file_mark(self._config.boards_file)
         if mark is None or mark != self._listed_mark:
             self._listed = Registry(self._config.boards_file).list()
+            self._hooks = {entry.name: entry.hooks for entry in self._listed}
             self._listed_mark = mark
-        proofs = (proven(entry, self._config.tls_dir) for entry in self._listed)
-        return [self._reachable(entry) for entry in proofs]
+
+    def hooks(self, name: str) -> BoardHooks:
+        """What reboots a board and switches its power; nothing for a board without an entry.
+
+        Raises:
+            UsageError: the inventory cannot be read.
+        """
+        self._reread()
+        return self._hooks.get(name, BoardHooks())
 
     @property
     def own(self) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.agents import bounds
 from latfarm_controller.agents.tls import UNIX, ControllerTlsFiles
+from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
@@ -34,7 +35,8 @@ class BoardEntry:
     `insecure`: speak to it in plain text without certificates, also beyond loopback. `board_id`:
     the id of the device; it is noted when the board first answers, and no other id is believed
     afterwards. It is empty before. `dials_in`: the agent calls the controller; then the address is
-    empty in the inventory, and a Unix socket of the controller while it serves.
+    empty in the inventory, and a Unix socket of the controller while it serves. `hooks`: what
+    reboots the board and switches its power.
 
     Raises:
         UsageError: on construction, when the name, the address or the id is malformed.
@@ -46,6 +48,7 @@ class BoardEntry:
     insecure: bool = False
     board_id: str = ""
     dials_in: bool = False
+    hooks: BoardHooks = field(default_factory=BoardHooks)
 
     def __post_init__(self) -> None:
         """Refuse a malformed name or address."""
@@ -89,6 +92,8 @@ class BoardEntry:
             }
             if self.tls.server_name:
                 data["tls"]["server_name"] = self.tls.server_name
+        if hooks := self.hooks.to_json():
+            data["hooks"] = hooks
         return data
 
 
@@ -129,7 +134,8 @@ class Registry:
     ) -> BoardEntry:
         """Add a board to the inventory; returns its entry.
 
-        A board that is replaced keeps its id: with a new address it is still the same device.
+        A board that is replaced keeps its id and hooks: with a new address it is still the same
+        device.
 
         Raises:
             UsageError: the name or the address is malformed, the name is taken (unless `replace` is
@@ -147,7 +153,8 @@ class Registry:
                 if same and other.name != entry.name:
                     raise UsageError(f"{entry.address} is board {other.name!r} already")
             if entry.name in known:
-                entry = replaced(entry, board_id=known[entry.name].board_id)
+                old = known[entry.name]
+                entry = replaced(entry, board_id=old.board_id, hooks=old.hooks)
             known[entry.name] = entry
         return entry
 
@@ -171,6 +178,21 @@ class Registry:
             if entry.board_id not in ("", board_id) and not again:
                 raise IdentityError(changed_id(name, board_id, entry.board_id))
             known[name] = replaced(entry, board_id=board_id)
+            return known[name]
+
+    def set_hooks(self, name: str, hooks: Mapping[str, Hook | None]) -> BoardEntry:
+        """Change some hooks of a board; returns its entry.
+
+        Args:
+            name: of the board.
+            hooks: by their names (`board_hooks.HOOK_NAMES`); None removes a hook.
+
+        Raises:
+            UsageError: there is no board of that name.
+        """
+        with self._changing() as known:
+            entry = self._known(known, name)
+            known[name] = replaced(entry, hooks=replaced(entry.hooks, **hooks))
             return known[name]
 
     def forget_id(self, name: str) -> BoardEntry:
@@ -241,7 +263,8 @@ class Registry:
             board_id = _text(fields.get("board_id", ""))
             dials_in = _truth(fields.get("dials_in", False))
             address = "" if dials_in else _text(fields["address"])
-            return BoardEntry(name, address, tls, _truth(insecure), board_id, dials_in)
+            hooks = BoardHooks.of_json(fields.get("hooks", {}))
+            return BoardEntry(name, address, tls, _truth(insecure), board_id, dials_in, hooks)
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f'{self.path}: board {name!r} needs "address": "host:port" or "dials_in": '

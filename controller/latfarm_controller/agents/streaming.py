@@ -20,14 +20,16 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_controller.agents import wire
-from latfarm_controller.agents.board import WORK_STREAM, Lease, MeasuringStage
+from latfarm_controller.agents.board import RESTART, WORK_STREAM, Lease, MeasuringStage
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.connection import CutError
 from latfarm_controller.agents.work_stream import NoStreamError, WorkStream
-from latfarm_controller.errors import AgentLostError
+from latfarm_controller.errors import AgentError, AgentLostError
 
 INLINE_BYTES = 64 << 10
 """Size of the largest model that goes with its order, in bytes; agents take no larger one."""
+RESTART_MS = 180_000.0
+"""Longest time that an agent may take to restart a part: runtimes may load for two minutes."""
 MOST_KEPT = 64
 """Most small models that are kept for their orders. The oldest one is uploaded for a new one."""
 
@@ -165,6 +167,22 @@ class StreamingClient(AgentClient):
             return await super().acknowledge(request_ids)
         work.acknowledge(request_ids)
         return len(request_ids)
+
+    async def restart(self, part: str) -> str:
+        """Have the agent restart a part; returns what it did, in words.
+
+        Args:
+            part: `board.WORKER` or `board.RUNTIME`.
+
+        Raises:
+            AgentError: the agent is too old for that, or something is being measured.
+        """
+        described = self._described or await self.describe()
+        if RESTART not in described.capabilities:
+            raise AgentError(f"{self.address}: its agent is too old to restart its {part}")
+        request = pb.RestartRequest(token=self._held().token, part=part)
+        answer = await self._connection.call("Restart", request, RESTART_MS)
+        return self._told(partial(wire.restarted_from_pb, answer))
 
     async def close(self) -> None:
         """Close the connection; a lease that was not released expires by itself."""

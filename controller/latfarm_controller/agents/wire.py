@@ -145,6 +145,11 @@ def lease_from_pb(message: pb.Lease) -> Lease:
     return Lease(message.token, message.ttl_ms)
 
 
+def restarted_from_pb(message: pb.RestartResponse) -> str:
+    """What an agent did when it was asked to restart a part, in words for people."""
+    return bounds.text(message.done)
+
+
 def stage_from_pb(message: pb.Stage) -> MeasuringStage:
     """The stage that a measurement entered.
 

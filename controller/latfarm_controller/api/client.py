@@ -59,9 +59,15 @@ class ControllerClient:
         found = self._call(lambda: self._stub.ListBoards(pb.ListBoardsRequest()))
         return [messages.board_from_pb(board) for board in found.boards]
 
-    def drain_board(self, name: str, reason: str) -> BoardSummary:
-        """Give a board no new work; it finishes the work that it has."""
-        request = pb.BoardRequest(name=name, reason=reason)
+    def drain_board(self, name: str, reason: str, deadline_s: float = 0.0) -> BoardSummary:
+        """Give a board no new work; it finishes the work that it has.
+
+        Args:
+            name: the board's name in the inventory.
+            reason: why; people see it in the list of events.
+            deadline_s: after so many seconds, what is left goes to other boards; 0: never.
+        """
+        request = pb.BoardRequest(name=name, reason=reason, deadline_s=deadline_s)
         return messages.board_from_pb(self._call(lambda: self._stub.DrainBoard(request)))
 
     def quarantine_board(self, name: str, reason: str) -> BoardSummary:
@@ -79,6 +85,27 @@ class ControllerClient:
         """
         request = pb.BoardRequest(name=name, reason=reason, new_reference=new_reference)
         return messages.board_from_pb(self._call(lambda: self._stub.ResumeBoard(request)))
+
+    def reserve_board(self, name: str, reason: str, until_s: float) -> BoardSummary:
+        """Reserve a board for the caller until a Unix time; it then works again by itself."""
+        request = pb.BoardRequest(name=name, reason=reason, until_s=until_s)
+        return messages.board_from_pb(self._call(lambda: self._stub.ReserveBoard(request)))
+
+    def release_board(self, name: str) -> BoardSummary:
+        """End the caller's reservation of a board."""
+        request = pb.BoardRequest(name=name)
+        return messages.board_from_pb(self._call(lambda: self._stub.ReleaseBoard(request)))
+
+    def power_board(self, name: str, action: str, reason: str) -> str:
+        """Switch the power of a board by its hooks; returns the last words of the hook.
+
+        Args:
+            name: the board's name in the inventory.
+            action: off, on, cycle or reboot.
+            reason: why; people see it in the list of events.
+        """
+        request = pb.PowerBoardRequest(name=name, action=action, reason=reason)
+        return str(self._call(lambda: self._stub.PowerBoard(request)).told)
 
     def watch_board(self, name: str) -> Iterator[BoardSummary]:
         """A board now and at each change, until nothing runs on it."""

@@ -28,6 +28,9 @@ METHODS: Mapping[str, str] = {
     "DrainBoard": OPERATOR,
     "QuarantineBoard": OPERATOR,
     "ResumeBoard": OPERATOR,
+    "PowerBoard": OPERATOR,
+    "ReserveBoard": OPERATOR,
+    "ReleaseBoard": OPERATOR,
     "Query": OPERATOR,  # it may have to measure
     "QueryMany": OPERATOR,
     "StartCampaign": OPERATOR,

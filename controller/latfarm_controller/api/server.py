@@ -109,7 +109,14 @@ class ControllerServer:
         settings = ShardSettings(holder, host_boot_id(), key, lease_ms=self._config.lease_ms)
         metrics = ControllerMetrics()
         farm = Farm(RayBackend(options), holder, settings=settings, observer=metrics)
-        self._controller = Controller(self._config, self._store, fleet, farm, metrics)
+        self._controller = Controller(
+            self._config,
+            self._store,
+            fleet,
+            farm,
+            metrics,
+            cares=public and self._config.health_checks,
+        )
         self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
         path = self._config.socket_file
         path.unlink(missing_ok=True)

@@ -109,7 +109,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def DrainBoard(self, request: pb.BoardRequest) -> Any:
         """Give a board no new work; it finishes the work that it has."""
         control = self._controller.control
-        status = await control.drain(request.name, request.reason, CALLER.get())
+        status = await control.drain(
+            request.name, request.reason, CALLER.get(), deadline_s=request.deadline_s
+        )
         self._note("board.drained", request.name, reason=request.reason)
         return messages.board_to_pb(status)
 
@@ -129,6 +131,31 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         )
         self._note("board.resumed", request.name, reason=request.reason)
         return messages.board_to_pb(status)
+
+    @_answers
+    async def ReserveBoard(self, request: pb.BoardRequest) -> Any:
+        """Reserve a board for the caller, for some time."""
+        status = await self._controller.control.reserve(
+            request.name, request.reason, CALLER.get(), until_s=request.until_s
+        )
+        self._note("board.reserved", request.name, until_s=request.until_s, reason=request.reason)
+        return messages.board_to_pb(status)
+
+    @_answers
+    async def ReleaseBoard(self, request: pb.BoardRequest) -> Any:
+        """End the caller's reservation of a board."""
+        status = await self._controller.control.release(request.name, CALLER.get())
+        self._note("board.released", request.name)
+        return messages.board_to_pb(status)
+
+    @_answers
+    async def PowerBoard(self, request: pb.PowerBoardRequest) -> Any:
+        """Switch the power of a board by its hooks."""
+        told = await self._controller.control.power(
+            request.name, request.action, request.reason, CALLER.get()
+        )
+        self._note("board.power", request.name, power=request.action, reason=request.reason)
+        return pb.PowerBoardResponse(told=told)
 
     @_streams
     async def WatchBoard(self, request: pb.BoardRequest) -> Any:

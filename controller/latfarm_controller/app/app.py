@@ -14,7 +14,7 @@ from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
-from latfarm_controller.app.board_control import BoardControl
+from latfarm_controller.app.board_control import BoardCare, BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
@@ -26,6 +26,9 @@ from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.power_switch import PowerSwitch
+from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
+from latfarm_controller.farm.supervision.reservations import Reservations
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
@@ -47,6 +50,9 @@ class Controller:
         fleet: the boards of the inventory.
         farm: runs requests on boards; it is started when a board is first needed.
         watch: is told what happens, for metrics; None: nobody is told.
+        cares: whether boards are checked before their first work and recovered by themselves, as
+            `latfarm serve` does it. A command that hosts its controller for itself does neither:
+            its user looks on, and the check would delay an answer.
     """
 
     def __init__(
@@ -56,13 +62,16 @@ class Controller:
         fleet: Fleet,
         farm: Farm,
         watch: FarmObserver | None = None,
+        *,
+        cares: bool = False,
     ) -> None:
         self._bundles_dir = config.bundles_dir
         self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet
         self._watch = watch or FarmObserver()
-        self._desk = BoardSupervisor(store, farm, shared=(LOCAL,) if config.local_agent else ())
+        shared = (LOCAL,) if config.local_agent else ()
+        self._desk = BoardSupervisor(store, farm, shared=shared)
         fleet.listen(self._desk.identities)
         self._spools = SpoolKeeper(store, farm, self._desk.standing)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
@@ -70,7 +79,15 @@ class Controller:
         self.campaigns = CampaignRuns(
             store, fleet, driver, self._pools, self._spools, config.bundles_dir, self._watch
         )
-        self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools)
+        power = PowerSwitch(self._desk, fleet.hooks)
+        self._crew = (
+            RecoveryCrew(store, farm, self._desk, fleet.hooks, power, shared=shared)
+            if cares
+            else None
+        )
+        self._reservations = Reservations(self._desk)
+        care = BoardCare(power, self._reservations, self._crew)
+        self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools, care)
         self._notes = NewestNotes(config.bundles_dir)
         stored = StoredAnswers(store, self._notes)
         self.questions = Questions(
@@ -193,6 +210,9 @@ class Controller:
             await asyncio.gather(self.campaigns.close(), self.questions.close())
         finally:
             try:
+                if self._crew is not None:
+                    await self._crew.close()
+                await self._reservations.close()
                 await self._desk.close()
                 await self._pools.stop()
                 await self._spools.close()

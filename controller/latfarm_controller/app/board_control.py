@@ -5,23 +5,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.app.summaries import BoardSummary
 from latfarm_controller.campaigns.check import CheckCampaign
-from latfarm_controller.errors import FarmError
+from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY, Standing
-from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.board_supervisor import RESERVED, BoardSupervisor
+from latfarm_controller.farm.supervision.power_switch import PowerSwitch
+from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
+from latfarm_controller.farm.supervision.reservations import Reservations, reserved
 from latfarm_controller.farm.supervision.sentinel_history import SentinelReference
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
+LONGEST_DRAIN_S = 30 * 86_400.0
+"""Longest time from a drain to its deadline, in seconds."""
 DRAINED = "drained"
 """Standing of a draining board on which nothing runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardCare:
+    """What switches, reserves and recovers boards; `crew` is None where nobody recovers them."""
+
+    power: PowerSwitch
+    reservations: Reservations
+    crew: RecoveryCrew | None = None
 
 
 class BoardControl:
@@ -34,6 +48,7 @@ class BoardControl:
         driver: measures the sentinel of a board before the board may work again.
         desk: decides about boards, and remembers the decisions.
         pools: connects the farm to a board.
+        care: switches the power of boards, reserves and recovers them.
     """
 
     def __init__(
@@ -44,6 +59,7 @@ class BoardControl:
         driver: Driver,
         desk: BoardSupervisor,
         pools: Pools,
+        care: BoardCare,
     ) -> None:
         self._store = store
         self._fleet = fleet
@@ -51,16 +67,39 @@ class BoardControl:
         self._driver = driver
         self._desk = desk
         self._pools = pools
+        self._switch = care.power
+        self._crew = care.crew
+        self._reservations = care.reservations
 
-    async def drain(self, name: str, reason: str, actor: str) -> BoardSummary:
-        """Give a board no new work; it finishes the work that it has.
+    async def drain(
+        self, name: str, reason: str, actor: str, *, deadline_s: float = 0.0
+    ) -> BoardSummary:
+        """Give a board no new work; it finishes the work that it has, until the deadline if any.
+
+        Args:
+            name: of the board.
+            reason: why.
+            actor: who decides.
+            deadline_s: after so many seconds, what is left goes to other boards; 0: never.
 
         Raises:
-            UsageError: there is no such board.
+            UsageError: there is no such board, or the deadline is no time.
         """
         self._fleet.address(name)
-        await self._desk.drain(name, reason, actor)
+        if not 0 <= deadline_s <= LONGEST_DRAIN_S:
+            raise UsageError("the deadline of a drain must be from 0 s to 30 days")
+        await self._desk.drain(name, reason, actor, deadline_s=deadline_s)
         return self._standing_of(name)
+
+    async def power(self, name: str, action: str, reason: str, actor: str) -> str:
+        """Switch the power of a board by its hooks; returns the last words of the hook.
+
+        Raises:
+            UsageError: there is no such board or action, or the board has no hook for it.
+            FarmError: the hook failed, or must not be run now.
+        """
+        self._fleet.address(name)
+        return await self._switch.switch(name, action, reason, actor)
 
     async def quarantine(self, name: str, reason: str, actor: str) -> BoardSummary:
         """Stop a board, and discard what it measured since its last good sentinel.
@@ -96,6 +135,28 @@ class BoardControl:
         await self._desk.resume(name, reason, actor, new_reference=new_reference)
         return self._standing_of(name)
 
+    async def reserve(self, name: str, reason: str, actor: str, *, until_s: float) -> BoardSummary:
+        """Reserve a board for the caller until a Unix time; it then works again by itself.
+
+        Raises:
+            UsageError: there is no such board, or the time cannot be.
+            FarmError: the board does not work, or is reserved by somebody else.
+        """
+        self._fleet.address(name)
+        await self._reservations.reserve(name, actor, until_s, reason)
+        return self._standing_of(name)
+
+    async def release(self, name: str, actor: str) -> BoardSummary:
+        """End the caller's reservation of a board.
+
+        Raises:
+            UsageError: there is no such board.
+            FarmError: it is not reserved, or by somebody else.
+        """
+        self._fleet.address(name)
+        await self._reservations.release(name, actor)
+        return self._standing_of(name)
+
     async def watch(self, name: str) -> AsyncIterator[BoardSummary]:
         """A board's standing now and at each change, until nothing runs on it.
 
@@ -123,14 +184,18 @@ class BoardControl:
         standing = str(self._desk.standing(board.name))
         why = self._desk.why(board.name)
         if why is None:
-            return replace(board, under_way=under_way, standing=standing)
+            story = "" if self._crew is None else self._crew.story(board.name)
+            detail = "; ".join(filter(None, (board.detail, story)))
+            return replace(board, under_way=under_way, standing=standing, detail=detail)
         if standing == Standing.DRAINING and not under_way:
             standing = DRAINED
+        if why.event == RESERVED:
+            standing = RESERVED
         return replace(
             board,
             under_way=under_way,
             standing=standing,
-            standing_reason=why.reason,
+            standing_reason=reserved(why) or why.reason,
             standing_since_s=why.at_s,
         )
 

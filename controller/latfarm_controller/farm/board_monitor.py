@@ -13,6 +13,7 @@ from latfarm_controller.agents.registry import second_holder
 from latfarm_controller.agents.spooled import SpooledResult
 from latfarm_controller.farm.boards.interfaces import (
     BoardConnected,
+    BoardRestarted,
     BoardStatus,
     BoardUnreachable,
     ShardEvent,
@@ -31,6 +32,9 @@ from latfarm_controller.farm.scheduling.messages import (
 )
 from latfarm_controller.farm.scheduling.state import ScheduledBoard
 
+CHECKED = "it must pass its health check first"
+"""Reason why a board does not work that is unproven."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,6 +51,33 @@ class BoardListener(Protocol):
 
     def recovered(self, name: str) -> None:
         """The board was quarantined for its failures, and has now answered its probe well."""
+        ...
+
+
+class BoardCarer(Protocol):
+    """Cares for single boards. It is called from the event loop and must not wait."""
+
+    def joined(self, name: str, info: BoardInfo) -> None:
+        """The board of that name has joined; it may be marked unproven before it gets work."""
+        ...
+
+    def went_away(self, name: str, reason: str) -> None:
+        """The connection to the board was lost, or it cannot be reached."""
+        ...
+
+    def failed_work(self, name: str, reason: str, code: str) -> None:
+        """The board failed so often in a row that it gets no work for a while.
+
+        `code` is the error code of its last answer; empty if that was a latency.
+        """
+        ...
+
+    def probed_well(self, name: str) -> None:
+        """The board has answered the probe after its failures well, and may be marked unproven."""
+        ...
+
+    def restarted(self, name: str, told: BoardRestarted) -> None:
+        """The agent of the board has restarted a part, or could not."""
         ...
 
 
@@ -80,18 +111,59 @@ class BoardMonitor:
         self._observer = observer
         self._schedule = schedule
         self._held: dict[str, tuple[Standing, bool]] = {}
+        self._unproven: set[str] = set()
+        self._codes: dict[str, str] = {}  # name of a board -> error code of its last answer
         self.listener: BoardListener | None = None
+        self.carer: BoardCarer | None = None
         self.spools: SpoolListener | None = None
         self.recoveries = 0
 
-    def hold(self, name: str, standing: Standing, checking: bool) -> None:
-        """Tell the scheduler of a decision about a board, now and each time the board joins."""
+    def hold(self, name: str, standing: Standing, checking: bool, *, stop: bool = False) -> None:
+        """Tell the scheduler of a decision about a board, now and each time the board joins.
+
+        Args:
+            name: of the board.
+            standing: whether it works, is drained or quarantined.
+            checking: whether it may run its check measurements all the same.
+            stop: whether what it runs is taken back now, although it is only drained.
+        """
         self._held[name] = (standing, checking)
-        board_id = self._boards.board_id(name)
-        if board_id:
-            self._schedule(BoardHeld(board_id, standing, checking))
+        self._tell_standing(name, stop=stop)
         if standing is Standing.QUARANTINED and not checking:
             self._observer.quarantined(name)
+
+    def prove(self, name: str, *, proven: bool) -> None:
+        """Let a board work, or let it first run what shows that it works.
+
+        A board that people drained or quarantined gets no work in either case.
+        """
+        if proven == (name in self._unproven):
+            (self._unproven.discard if proven else self._unproven.add)(name)
+            if self._boards.knows(name):
+                self._boards.named(name).reason = "" if proven else CHECKED
+            self._tell_standing(name)
+
+    def unproven(self, name: str) -> bool:
+        """Whether a board must show that it works before it gets work."""
+        return name in self._unproven
+
+    def failed_work(self, board_id: str, reason: str) -> None:
+        """Note that the scheduler quarantined a board for its failures."""
+        logger.warning("board %s is quarantined: %s", board_id, reason)
+        status = self._boards.status(board_id)
+        status.reason = f"quarantined: {reason}"
+        self._observer.quarantined(status.name)
+        if self.carer is not None:
+            self.carer.failed_work(status.name, reason, self._codes.get(status.name, ""))
+
+    def _tell_standing(self, name: str, *, stop: bool = False) -> None:
+        """Tell the scheduler what holds about a board, if it was ever connected."""
+        board_id = self._boards.board_id(name)
+        if board_id:
+            standing, checking = self._held.get(name, (Standing.WORKING, False))
+            if standing is Standing.WORKING and name in self._unproven:
+                standing, checking = Standing.UNPROVEN, True
+            self._schedule(BoardHeld(board_id, standing, checking, stop))
 
     def take(self, shard: int, event: ShardEvent) -> None:
         """Take an event of the shard with that number.
@@ -122,8 +194,10 @@ class BoardMonitor:
                     self.spools.listed(name, info, event.spooled)
                 names = tuple(platform.name for platform in info.platforms)
                 self._schedule(BoardJoined(info.board_id, names, quiet))
-                if name in self._held:
-                    self._schedule(BoardHeld(info.board_id, *self._held[name]))
+                if self.carer is not None:
+                    self.carer.joined(name, info)
+                if name in self._held or name in self._unproven:
+                    self._tell_standing(name)
                 return
             case BoardUnreachable(name, reason, refused, foreign):
                 self._boards.named(name).reason = reason
@@ -131,14 +205,25 @@ class BoardMonitor:
                     logger.warning("board %s was refused: %s", name, reason)
                 if foreign and self.listener is not None:
                     self.listener.refused(name, reason)
+                if self.carer is not None and not (refused or foreign):
+                    self.carer.went_away(name, reason)
+                return
+            case BoardRestarted(board_id):
+                if self.carer is not None:
+                    self.carer.restarted(self._boards.status(board_id).name, event)
                 return
             case BoardLost(board_id, _, reason) | LeaseExpired(board_id, _, reason):
                 status = self._boards.status(board_id)
                 status.online, status.reason = False, reason
+                if self.carer is not None:
+                    self.carer.went_away(status.name, reason)
             case ProbeAnswered(board_id, True):
                 self.recoveries += 1
+                name = self._boards.status(board_id).name
                 if self.listener is not None:
-                    self.listener.recovered(self._boards.status(board_id).name)
+                    self.listener.recovered(name)
+                if self.carer is not None:
+                    self.carer.probed_well(name)
             case ResultReceived():
                 self._measured(event)
         self._schedule(event)
@@ -146,8 +231,9 @@ class BoardMonitor:
     def _measured(self, event: ResultReceived) -> None:
         status, measurement = self._boards.status(event.board_id), event.measurement
         status.busy_ms += event.busy_ms
+        self._codes[status.name] = measurement.error_code
         self._observer.measured(status.name, measurement, event.busy_ms / 1e3)
-        if measurement.ok:
+        if measurement.ok and status.name not in self._unproven:
             status.reason = ""
         if self.listener is not None:
             self.listener.measured(status.name, measurement)
@@ -166,4 +252,6 @@ def board_state(status: BoardStatus, board: ScheduledBoard | None) -> str:
         return "quarantined"
     if board.standing is Standing.DRAINING:
         return "draining"
+    if board.standing is Standing.UNPROVEN:
+        return "checking"
     return "probation" if board.quarantines else "ready"

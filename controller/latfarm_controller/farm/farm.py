@@ -104,20 +104,20 @@ class Farm:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks = BackgroundTasks()
         self._boards = KnownBoards()
-        self._monitor = BoardMonitor(self._boards, self._observer, self._events.put_nowait)
+        self.monitor = BoardMonitor(self._boards, self._observer, self._events.put_nowait)
         self._shards = ShardPool(
             backend,
             settings or ShardSettings(holder, host_boot_id()),
             self._boards,
             self._tasks,
-            self._monitor.take,
+            self.monitor.take,
         )
         self._models = ModelCache(backend, self._observer, clock_s)
         self._requests = OpenRequests()
         self.backend_state = BackendState()
         backend.watch(self._builders_changed)
         self.spools = SpooledAnswers(self._boards, self._requests, self._events.put_nowait)
-        self._monitor.spools = self.spools
+        self.monitor.spools = self.spools
         self.stopped = False
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
@@ -161,7 +161,7 @@ class Farm:
     @property
     def recoveries(self) -> int:
         """How often something came back: a board, or the processes behind the farm."""
-        return self._monitor.recoveries + self.backend_state.returns
+        return self.monitor.recoveries + self.backend_state.returns
 
     async def wait_for(self, platform: str, timeout_s: float) -> PlatformInfo:
         """Wait until a board that offers the platform has joined, or until none can any more.
@@ -217,18 +217,16 @@ class Farm:
         return self._boards.board_id(name)
 
     def hold(self, name: str, standing: Standing, *, checking: bool = False) -> None:
-        """Obey a decision about a board, now and each time the board joins.
+        """Obey a decision about a board, now and each time it joins; see `BoardMonitor.hold`."""
+        self.monitor.hold(name, standing, checking)
 
-        Args:
-            name: of the board.
-            standing: whether it works, is drained or quarantined.
-            checking: whether it may run its check measurements all the same.
-        """
-        self._monitor.hold(name, standing, checking)
+    def restart(self, name: str, part: str) -> None:
+        """Have the agent of a board restart a part; `BoardCarer.restarted` is told how it went."""
+        self._tasks.start(self._shards.restart(name, part))
 
     def listen_to_boards(self, listener: BoardListener) -> None:
         """Have a listener told what boards do; it takes the place of an earlier one."""
-        self._monitor.listener = listener
+        self.monitor.listener = listener
 
     def under_way(self, name: str) -> int:
         """How many requests a board has now."""
@@ -363,9 +361,7 @@ class Farm:
                 case Release(model):
                     self._models.release(model)
                 case Quarantine(board_id, _, reason):
-                    logger.warning("board %s is quarantined: %s", board_id, reason)
-                    self._boards.status(board_id).reason = f"quarantined: {reason}"
-                    self._observer.quarantined(self._boards.status(board_id).name)
+                    self.monitor.failed_work(board_id, reason)
                 case RetryAfter(request_id, _, attempt, reason):
                     logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
                     request = self._requests.get(request_id)

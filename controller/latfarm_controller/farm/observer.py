@@ -16,9 +16,10 @@ from latfarm_predictors.measurement import Measurement
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
-BOARD_STATES = ("ready", "probation", "draining", "quarantined", "away")
+BOARD_STATES = ("ready", "probation", "checking", "draining", "quarantined", "away")
 """The states of a board. `away`: offline. `probation`: it was quarantined for its failures and has
-one request at a time until one succeeds."""
+one request at a time until one succeeds. `checking`: it must pass its health check before it gets
+work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ MOST_CAMPAIGNS = 20
 """Most campaigns that have series; the series of the oldest one is removed for a new one."""
 QUERY = "query"
 """Label for the campaigns that answer single questions."""
+HEALTH = "health"
+"""Label for the health checks of boards."""
 SENTINELS = ("sentinel", "check")
 """Purposes of sentinels: those within a campaign, and those before a board may work again."""
 FIRST_SENTINELS = 5
@@ -156,8 +158,9 @@ class ControllerMetrics(FarmObserver):
 
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
         """A campaign was told a measurement."""
-        if campaign_id.startswith(f"{QUERY}-"):
-            campaign_id = QUERY
+        for many in (QUERY, HEALTH):  # each question and each check is a campaign of its own
+            if campaign_id.startswith(f"{many}-"):
+                campaign_id = many
         platform, outcome = self._platform(measurement.platform), measurement.outcome.value
         self._campaign.inc(campaign_id, platform, outcome)
         self._campaigns.setdefault(campaign_id, set()).add((platform, outcome))

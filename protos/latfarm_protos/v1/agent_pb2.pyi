@@ -351,6 +351,20 @@ class AcknowledgeResponse(_message.Message):
     removed: int
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
+class RestartRequest(_message.Message):
+    __slots__ = ("token", "part")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    part: str
+    def __init__(self, token: _Optional[int] = ..., part: _Optional[str] = ...) -> None: ...
+
+class RestartResponse(_message.Message):
+    __slots__ = ("done",)
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    done: str
+    def __init__(self, done: _Optional[str] = ...) -> None: ...
+
 class ToBoard(_message.Message):
     __slots__ = ("token", "acknowledged", "order", "withdrawal", "renewal", "watch")
     TOKEN_FIELD_NUMBER: _ClassVar[int]

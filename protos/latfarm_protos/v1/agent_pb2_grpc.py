@@ -71,6 +71,11 @@ class AgentServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.FromString,
                 )
+        self.Restart = channel.unary_unary(
+                '/latfarm_protos.v1.AgentService/Restart',
+                request_serializer=latfarm__protos_dot_v1_dot_agent__pb2.RestartRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.RestartResponse.FromString,
+                )
 
 
 class AgentServiceServicer(object):
@@ -157,6 +162,14 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Restart(self, request, context):
+        """Restarts a part of the agent, if the board has the capability "restart". It fails with
+        RESOURCE_EXHAUSTED while something is being measured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -214,6 +227,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.Work,
                     request_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.SerializeToString,
+            ),
+            'Restart': grpc.unary_unary_rpc_method_handler(
+                    servicer.Restart,
+                    request_deserializer=latfarm__protos_dot_v1_dot_agent__pb2.RestartRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_agent__pb2.RestartResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -411,5 +429,22 @@ class AgentService(object):
         return grpc.experimental.stream_stream(request_iterator, target, '/latfarm_protos.v1.AgentService/Work',
             latfarm__protos_dot_v1_dot_agent__pb2.ToBoard.SerializeToString,
             latfarm__protos_dot_v1_dot_agent__pb2.FromBoard.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Restart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.AgentService/Restart',
+            latfarm__protos_dot_v1_dot_agent__pb2.RestartRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_agent__pb2.RestartResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

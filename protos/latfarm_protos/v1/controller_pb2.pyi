@@ -52,14 +52,34 @@ class BoardStatus(_message.Message):
     def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ..., protection: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class BoardRequest(_message.Message):
-    __slots__ = ("name", "reason", "new_reference")
+    __slots__ = ("name", "reason", "new_reference", "deadline_s", "until_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     NEW_REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     reason: str
     new_reference: bool
-    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., new_reference: bool = ...) -> None: ...
+    deadline_s: float
+    until_s: float
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., new_reference: bool = ..., deadline_s: _Optional[float] = ..., until_s: _Optional[float] = ...) -> None: ...
+
+class PowerBoardRequest(_message.Message):
+    __slots__ = ("name", "action", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    action: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PowerBoardResponse(_message.Message):
+    __slots__ = ("told",)
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    told: str
+    def __init__(self, told: _Optional[str] = ...) -> None: ...
 
 class BoardEvent(_message.Message):
     __slots__ = ("name", "board_id", "event", "reason", "actor", "at_s", "details_json")

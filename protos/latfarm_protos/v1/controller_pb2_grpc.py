@@ -49,6 +49,21 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.FromString,
                 )
+        self.ReserveBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/ReserveBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.ReleaseBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/ReleaseBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+                )
+        self.PowerBoard = channel.unary_unary(
+                '/latfarm_protos.v1.ControllerService/PowerBoard',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardResponse.FromString,
+                )
         self.Predict = channel.unary_unary(
                 '/latfarm_protos.v1.ControllerService/Predict',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.PredictRequest.SerializeToString,
@@ -167,6 +182,28 @@ class ControllerServiceServicer(object):
 
     def ListBoardEvents(self, request, context):
         """Lists drains, quarantines and resumes of a board, newest first; without a name, of all boards.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReserveBoard(self, request, context):
+        """Drains a board for the caller until a time, at which it works again by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseBoard(self, request, context):
+        """Ends the caller's reservation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PowerBoard(self, request, context):
+        """Switches the power of a board by the hooks of its entry in the inventory. It answers once the
+        hook has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -301,6 +338,21 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.ListBoardEvents,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.SerializeToString,
+            ),
+            'ReserveBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReserveBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'ReleaseBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.SerializeToString,
+            ),
+            'PowerBoard': grpc.unary_unary_rpc_method_handler(
+                    servicer.PowerBoard,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardResponse.SerializeToString,
             ),
             'Predict': grpc.unary_unary_rpc_method_handler(
                     servicer.Predict,
@@ -498,6 +550,57 @@ class ControllerService(object):
         return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ListBoardEvents',
             latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.ListBoardEventsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReserveBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ReserveBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReleaseBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/ReleaseBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.BoardStatus.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def PowerBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/latfarm_protos.v1.ControllerService/PowerBoard',
+            latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.PowerBoardResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

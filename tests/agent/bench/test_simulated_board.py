@@ -11,7 +11,7 @@ from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.errors import AgentUsageError
-from latfarm_agent.testing.runtime_suite import QUICK, changed, measure
+from latfarm_agent.testing.runtime_suite import QUICK, changed, measure, worker_pids
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -80,3 +80,23 @@ def test_simulated_failures(
 def test_a_profile_that_is_none_is_a_usage_error(simulate: Callable[..., Bench]) -> None:
     with pytest.raises(AgentUsageError, match="speed"):
         simulate(speed=3)
+
+
+def test_restarted_runtimes_are_found_anew_with_empty_caches(
+    simulate: Callable[..., Bench], tmp_path: Path, conv_graph: Callable[..., Path]
+) -> None:
+    bench = simulate()
+    model = conv_graph(tmp_path / "conv.json")
+    assert measure(bench, "sim-npu-int8", model).outcome == "ok"
+    before, cache = worker_pids(), tmp_path / "work-one" / "cache" / "simulated"
+    assert before
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "broken").write_bytes(b"0")
+    offered = bench.describe()[1]
+    assert "the next measurement starts a new one" in bench.restart("worker")
+    assert not worker_pids() & before
+    assert (cache / "broken").exists(), "a new worker may use what the old one has compiled"
+    assert bench.restart("runtime").endswith("with empty caches: simulated")
+    assert not (cache / "broken").exists()
+    assert bench.describe()[1] == offered
+    assert measure(bench, "sim-npu-int8", model).outcome == "ok"

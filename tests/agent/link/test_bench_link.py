@@ -37,6 +37,7 @@ class OneBench:
         self.names: list[str] = []
         self.sizes: dict[str, int] = {}
         self.closed = False
+        self.restarted = ""
         self.waits = False
         self.began = threading.Event()
         self.ended = threading.Event()
@@ -69,6 +70,10 @@ class OneBench:
         outcome = "infrastructure_error" if self.waits else "ok"
         session = MeasuredSession(runs_ms=[size], load_ms=1.0 if profile else 0.0)
         return BenchResult(request_id=request.request_id, outcome=outcome, sessions=[session])
+
+    def restart(self, part: str) -> str:
+        self.restarted = part
+        return f"the {part} is \x1bnew"
 
     def close(self) -> None:
         self.closed = True
@@ -161,6 +166,17 @@ def test_another_number_of_files_than_the_model_has_is_refused(
             assert link.receive() is None
     assert bench.names == []
     assert remote(served).describe()[0].name == "one"
+
+
+def test_the_other_process_restarts_a_part(served: Path, bench: OneBench) -> None:
+    assert remote(served).restart("runtime") == "the runtime is ?new"
+    assert bench.restarted == "runtime"
+
+
+def test_an_unknown_part_is_not_passed_on(served: Path, bench: OneBench) -> None:
+    with pytest.raises(StateError, match="did not restart"):
+        remote(served).restart("board")
+    assert bench.restarted == ""
 
 
 def test_only_its_group_may_ask(served: Path) -> None:

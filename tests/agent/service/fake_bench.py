@@ -38,6 +38,7 @@ class FakeBench:
         self.started: queue.Queue[BenchRequest] = queue.Queue()
         self.answers: list[BenchResult | Exception] = []
         self.measured: list[str] = []
+        self.restarted: list[str] = []
         self.closed = False
         self.fingerprint = "f1"
         self._real_time = real_time
@@ -109,6 +110,11 @@ class FakeBench:
         finally:
             with self._lock:
                 self.at_once -= 1
+
+    def restart(self, part: str) -> str:
+        """Remember the part."""
+        self.restarted.append(part)
+        return f"the {part} is new"
 
     def close(self) -> None:
         """Remember that the bench was closed."""

@@ -106,7 +106,7 @@ def again(client: Client, token: int, opened: list[Stream]) -> Stream:
 
 def test_the_agent_says_that_it_has_the_stream(client: Client) -> None:
     described = client.stub.Describe(pb.DescribeRequest())
-    assert list(described.capabilities) == [served_work.CAPABILITY]
+    assert served_work.CAPABILITY in described.capabilities
 
 
 def test_an_order_brings_its_model_and_gets_one_result(client: Client, stream: Stream) -> None:

@@ -27,7 +27,7 @@ class StreamingFakeAgent(FakeAgent):
     and after the measurement, "end" ends it without an error, "old" says that there is none, "hang"
     never answers, and other faults are codes of refusals. `answers` are sent in the place of a
     result. `said` has every message that came, by its kind. No result is sent while `gate` is
-    clear, and no renewal is answered while `mute` is set.
+    clear, and no renewal is answered while `mute` is set. `restarts`: it can restart its parts.
     """
 
     capable: bool = True
@@ -37,6 +37,8 @@ class StreamingFakeAgent(FakeAgent):
     inline: list[int] = field(default_factory=list)
     streams: int = 0
     mute: bool = False
+    restarts: bool = True
+    restarted: list[str] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,7 +49,13 @@ class StreamingFakeAgent(FakeAgent):
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:
         described = await super().Describe(request, context)
         described.capabilities.extend(["work-stream"] if self.capable else [])
+        described.capabilities.extend(["restart"] if self.restarts else [])
         return described
+
+    async def Restart(self, request: pb.RestartRequest, context: Any) -> pb.RestartResponse:
+        await self._check(request.token, context)
+        self.restarted.append(request.part)
+        return pb.RestartResponse(done=f"{request.part} is\nnew")
 
     async def Work(
         self, messages: AsyncIterator[pb.ToBoard], context: Any

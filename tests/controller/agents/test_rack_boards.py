@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.board import RESTARTS
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.farm.boards.interfaces import BoardRequest, GraphName
@@ -63,6 +65,16 @@ async def measured(address: str, board_id: str, tls: ControllerTlsFiles | None) 
     return answer
 
 
+async def restarted(address: str) -> list[str]:
+    """Have a board restart both of its parts."""
+    async with StreamingClient(address, "test") as client:
+        await client.describe()
+        await client.acquire(60_000)
+        told = [await client.restart(part) for part in RESTARTS]
+        await client.release()
+    return told
+
+
 async def described(address: str) -> None:
     """Ask a board what it is, without a certificate."""
     async with AgentClient(address, "test") as client:
@@ -76,6 +88,13 @@ def test_a_controller_measures_on_the_boards_of_an_inventory(tmp_path: Path) -> 
         answers = [asyncio.run(measured(e.address, e.board_id, None)) for e in entries]
     assert all(answer.ok for answer in answers)
     assert [answer.board_id for answer in answers] == [entry.board_id for entry in entries]
+
+
+def test_a_board_of_a_rack_restarts_its_parts(tmp_path: Path) -> None:
+    with rack(tmp_path) as inventory:
+        workers, runtimes = asyncio.run(restarted(Registry(inventory).list()[0].address))
+    assert workers == "its workers were ended; the next measurement starts a new one"
+    assert runtimes.endswith("with empty caches: simulated")
 
 
 def test_all_boards_are_behind_mutual_tls(tmp_path: Path) -> None:

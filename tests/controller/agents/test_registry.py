@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles
+from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.errors import IdentityError, UsageError
 from latfarm_protos.trust.contexts import TlsFileError
 
@@ -147,6 +148,28 @@ def test_tls_files_are_relative_to_the_inventory(registry: Registry) -> None:
     assert registry.get("a").tls == ControllerTlsFiles(
         folder / "ca.pem", Path("/etc/c.pem"), folder / "k.pem"
     )
+
+
+def test_hooks_are_set_kept_and_removed_one_by_one(registry: Registry) -> None:
+    registry.add("orin", "h:1")
+    cycle, reboot = Hook(url="http://192.0.2.5/4"), Hook(("ssh", "orin", "reboot"))
+    registry.set_hooks("orin", {"power_cycle": cycle})
+    entry = registry.set_hooks("orin", {"reboot": reboot})
+    assert entry.hooks == BoardHooks(reboot=reboot, power_cycle=cycle)
+    assert registry.get("orin") == entry
+    moved = registry.add("orin", "h:2", replace=True)
+    assert moved.hooks == entry.hooks, "with a new address it still hangs on the same outlet"
+    assert registry.set_hooks("orin", {"reboot": None}).hooks == BoardHooks(power_cycle=cycle)
+    with pytest.raises(UsageError, match="no board 'jetson'"):
+        registry.set_hooks("jetson", {"reboot": reboot})
+
+
+def test_malformed_hooks_name_the_file(registry: Registry) -> None:
+    entry = {"address": "h:1", "hooks": {"reboot": 7}}
+    registry.path.parent.mkdir()
+    registry.path.write_text(json.dumps({"version": 1, "boards": {"orin": entry}}))
+    with pytest.raises(UsageError, match=r"boards.json: hook reboot: a hook must be"):
+        registry.list()
 
 
 def test_missing_tls_files_are_named(tmp_path: Path) -> None:

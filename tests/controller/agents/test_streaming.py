@@ -371,3 +371,23 @@ def test_a_silent_board_is_lost_in_time() -> None:
             await client.measure(ASKED, SHA256)
 
     streaming(test, stream_faults=["hang"] * 9)
+
+
+def test_an_agent_that_can_restarts_a_part() -> None:
+    async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
+        assert await client.restart("worker") == "worker is / new"
+        assert agent.restarted == ["worker"]
+        await client.release()
+        with pytest.raises(LeaseError):
+            await client.restart("worker")
+
+    streaming(test)
+
+
+def test_an_old_agent_is_not_asked_to_restart() -> None:
+    async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
+        with pytest.raises(AgentError, match="its agent is too old to restart its runtime"):
+            await client.restart("runtime")
+        assert agent.restarted == []
+
+    streaming(test, restarts=False)

@@ -14,6 +14,7 @@ from latfarm_controller.app.inventory_watch import (
     InventoryPlan,
     InventorySteps,
 )
+from latfarm_controller.board_hooks import BoardHooks, Hook
 
 A, B = BoardEntry("a", "h:1"), BoardEntry("b", "h:2")
 
@@ -73,3 +74,8 @@ def test_a_board_that_leaves_after_it_served_is_called_at_once_when_it_is_back()
     plan.useless(A, 0.0, answered=False)
     assert plan.steps([A], {"a": A}, 1.0) == InventorySteps()
     assert plan.steps([A], {}, 1.1).call == (A,)
+
+
+def test_other_hooks_do_not_move_a_board() -> None:
+    hooked = replace(A, hooks=BoardHooks(reboot=Hook(("reboot",))))
+    assert InventoryPlan().steps([hooked], {"a": A}, 0.0) == InventorySteps()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from latfarm_controller.agents.board import (
     COMPANIONS,
+    RESTART,
     ROOM,
     BoardInfo,
     Lease,
@@ -99,6 +100,9 @@ class FakeBoard:
     spool: dict[str, SpooledResult] = field(default_factory=dict)
     fingerprint: str = ""
     page: int = 100
+    capabilities: tuple[str, ...] = (RESTART,)
+    restarts: list[str] = field(default_factory=list)
+    on_restart: Callable[[FakeBoard, str], None] = lambda board, part: None
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -138,6 +142,7 @@ class FakeClient:
             self.board.boot_id,
             conditions={name: str(value) for name, value in told.items() if value is not None},
             runtimes=(runtime,),
+            capabilities=self.board.capabilities,
         )
 
     async def acquire(self, ttl_ms: int, holder_id: str = "") -> Lease:
@@ -206,6 +211,14 @@ class FakeClient:
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         self.board.acknowledged += request_ids
         return sum(self.board.spool.pop(name, None) is not None for name in request_ids)
+
+    async def restart(self, part: str) -> str:
+        self._check(lease=True)
+        if RESTART not in self.board.capabilities:
+            raise AgentError("too old")
+        self.board.restarts.append(part)
+        self.board.on_restart(self.board, part)
+        return f"its {part} was restarted"
 
     async def close(self) -> None:
         return

@@ -104,6 +104,7 @@ class MonitoredFarm:
         env = {
             "LATFARM_HOME": str(self.home),
             "LATFARM_LOCAL_AGENT": "false",
+            "LATFARM_HEALTH_CHECKS": "false",  # faulty boards would get no work
             "LATFARM_RAY_CPUS": "1",
             "OMP_NUM_THREADS": "1",
         }

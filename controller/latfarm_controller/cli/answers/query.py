@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.durations import seconds
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.answer import Answer
 
     from latfarm_controller.app.question import Found, Question
-
-AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-"""Length of the units of an age, in seconds."""
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 Platforms = Annotated[
     list[str],
@@ -299,9 +295,4 @@ def age_s(text: str) -> float:
     Raises:
         UsageError: the text has another form.
     """
-    if not text:
-        return 0.0
-    found = _AGE.fullmatch(text)
-    if found is None or not float(found[1]):
-        raise UsageError(f"--max-age {text}: an age is written as 90s, 30m, 12h or 7d")
-    return float(found[1]) * AGE_UNITS_S[found[2]]
+    return seconds(text, "--max-age", "an age") if text else 0.0

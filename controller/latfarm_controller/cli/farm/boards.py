@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.farm import boards_enrol, boards_standing
+from latfarm_controller.cli.farm import boards_enrol, boards_power, boards_reserve, boards_standing
 from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
 
@@ -35,6 +35,8 @@ def register(root: typer.Typer) -> None:
     """Add the commands."""
     boards_enrol.register(app)
     boards_standing.register(app)
+    boards_power.register(app)
+    boards_reserve.register(app)
     root.add_typer(app, name="boards")
 
 

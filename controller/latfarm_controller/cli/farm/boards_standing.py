@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.durations import seconds
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
@@ -43,6 +44,14 @@ def drain(
     wait: Annotated[
         bool, typer.Option("--wait", help="Return only when nothing runs on the board any more.")
     ] = False,
+    deadline: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="After this time, such as 90s, 30m or 2h, what the board still runs is taken back "
+            "and goes to other boards. Without this, the board finishes it, however long it takes.",
+        ),
+    ] = "",
     wait_s: Hold = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -52,11 +61,13 @@ def drain(
     Examples:
       latfarm boards drain pixel4 --reason "new battery"
       latfarm boards drain pixel4 --wait
+      latfarm boards drain pixel4 --deadline 10m --wait
     """
     from latfarm_controller.cli.shell.connect import controller
 
+    deadline_s = seconds(deadline, "--deadline", "a duration") if deadline else 0.0
     with controller(wait_s) as client:
-        status = client.drain_board(name, reason)
+        status = client.drain_board(name, reason, deadline_s)
         if wait:
             for status in client.watch_board(name):
                 output.err().print(f"{name}: {status.standing}, {status.under_way} under way")
@@ -125,7 +136,7 @@ def events(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """List what was decided about boards.
+    """List what was decided about boards, or done to recover them.
 
     It tells by whom and why, newest first.
 

@@ -23,7 +23,7 @@ class AbsentShard:
     async def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise FarmError(f"there is no board shard now: {self._reason}")
 
-    open = drop = dispatch = withdraw = acknowledge = probe = events = _refuse
+    open = drop = dispatch = withdraw = acknowledge = probe = restart = events = _refuse
 
     async def close(self) -> None:
         """Do nothing: there is nothing to end."""

@@ -17,7 +17,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.agents.board import DISK_FULL, BoardInfo
 from latfarm_controller.agents.registry import BoardEntry, second_holder
@@ -35,6 +35,7 @@ from latfarm_controller.farm.boards import order_queue
 from latfarm_controller.farm.boards.interfaces import (
     BoardClient,
     BoardConnected,
+    BoardRestarted,
     BoardUnreachable,
     Connect,
     Fetch,
@@ -176,6 +177,17 @@ class BoardWorker:
         if board_id:
             self._emit(ProbeAnswered(board_id, healthy, reason))
 
+    async def restart(self, part: str) -> None:
+        """Have the agent restart a part, and emit how that went."""
+        board_id, client = self.board_id, self._client
+        if client is None:
+            return
+        try:
+            told, ok = await client.restart(part), True
+        except AgentError as error:
+            told, ok = str(error), False
+        self._emit(BoardRestarted(board_id, part, ok, told))
+
     def _still_full(self, info: BoardInfo) -> str:
         """Why a disk that was full still has no room for the model that it could not take.
 
@@ -283,7 +295,8 @@ class BoardWorker:
                 if item in self._queue:  # it was not withdrawn meanwhile
                     self._queue.remove(item)
                     text = str(error) if full else f"{type(error).__name__}: {error}"
-                    failure = self._failure(item, DISK_FULL if full else UPLOAD_FAILED, text)
+                    code = DISK_FULL if full else UPLOAD_FAILED
+                    failure = item.failure(self.board_id, code, text)
                     self._emit(ResultReceived(self.board_id, failure))
             item.uploaded = True
             self._changed.notify()
@@ -381,20 +394,4 @@ class BoardWorker:
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "
             code = DISK_FULL if isinstance(error, DiskFullError) else BOARD_REFUSED
-            return self._failure(item, code, f"{what}{error}")
-
-    def _failure(self, item: QueuedOrder, code: str, message: str) -> Measurement:
-        request, now_s = item.order.request, time.time()
-        return Measurement(
-            request_id=request.request_id,
-            graph_hash=request.graph.hash,
-            platform=request.platform,
-            purpose=request.purpose,
-            outcome=Outcome.INFRASTRUCTURE_ERROR,
-            board_id=self.board_id,
-            error_code=code,
-            error_message=message,
-            measured_at_s=now_s,
-            received_at_s=now_s,
-            settings=request.settings,
-        )
+            return item.failure(self.board_id, code, f"{what}{error}")

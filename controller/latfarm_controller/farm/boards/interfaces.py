@@ -155,6 +155,19 @@ class BoardUnreachable:
     foreign: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BoardRestarted:
+    """The agent of a board has restarted a part, or could not.
+
+    `part` is one of `agents.board.RESTARTS`; `told` says what was done, or why not.
+    """
+
+    board_id: str
+    part: str
+    ok: bool
+    told: str = ""
+
+
 ShardEvent = (
     BoardConnected
     | BoardUnreachable
@@ -163,6 +176,7 @@ ShardEvent = (
     | ResultReceived
     | Withdrawn
     | ProbeAnswered
+    | BoardRestarted
 )
 
 
@@ -212,6 +226,10 @@ class BoardClient(Protocol):
 
     async def acknowledge(self, request_ids: Sequence[str]) -> int:
         """Let the board forget results; returns how many it had or will be told."""
+        ...
+
+    async def restart(self, part: str) -> str:
+        """Have the agent restart a part of it, one of `agents.board.RESTARTS`; what was done."""
         ...
 
     async def close(self) -> None:
@@ -292,6 +310,10 @@ class Shard(Protocol):
 
     async def probe(self, board_id: str) -> None:
         """Ask a quarantined board whether it works; the answer is a ProbeAnswered event."""
+        ...
+
+    async def restart(self, board_id: str, part: str) -> None:
+        """Have the agent of a board restart a part; a BoardRestarted event tells the outcome."""
         ...
 
     async def events(self) -> list[ShardEvent]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from latfarm_controller.agents.board import BoardInfo, PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
 
@@ -34,7 +35,8 @@ class KnownBoards:
         These are the boards whose name was not known, and those of which another id is expected.
         """
         new = []
-        for entry in entries:
+        # Hooks may hold secrets, and a shard may run on another machine: no shard gets them.
+        for entry in [replace(entry, hooks=BoardHooks()) for entry in entries]:
             known = self._entries.get(entry.name)
             if known is None:
                 # A board that was removed is still known, because late events may name it.
@@ -76,6 +78,10 @@ class KnownBoards:
         name = self._names.get(board_id, "")
         status = self._statuses.get(name)
         return name if status is not None and status.online and status.shard != shard else ""
+
+    def knows(self, name: str) -> bool:
+        """Whether a board of that name was ever added."""
+        return name in self._statuses
 
     def named(self, name: str) -> BoardStatus:
         """The status of a board, by its name."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.farm.boards.interfaces import Order
 
@@ -25,6 +26,23 @@ class QueuedOrder:
     order: Order = field(compare=False)
     uploaded: bool = field(default=False, compare=False)
     size_bytes: int = field(default=0, compare=False)  # of the model; 0 until it was fetched
+
+    def failure(self, board_id: str, code: str, message: str) -> Measurement:
+        """What is answered to a request for which the board of that id could not do anything."""
+        request, now_s = self.order.request, time.time()
+        return Measurement(
+            request_id=request.request_id,
+            graph_hash=request.graph.hash,
+            platform=request.platform,
+            purpose=request.purpose,
+            outcome=Outcome.INFRASTRUCTURE_ERROR,
+            board_id=board_id,
+            error_code=code,
+            error_message=message,
+            measured_at_s=now_s,
+            received_at_s=now_s,
+            settings=request.settings,
+        )
 
 
 @dataclass(slots=True)

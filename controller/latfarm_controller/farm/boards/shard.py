@@ -111,6 +111,12 @@ class InlineShard:
         if worker is not None:
             await worker.probe()
 
+    async def restart(self, board_id: str, part: str) -> None:
+        """Have the agent of a board restart a part."""
+        worker = self._worker(board_id)
+        if worker is not None:
+            await worker.restart(part)
+
     async def events(self) -> list[ShardEvent]:
         """What happened since the last call; waits until something happens."""
         await self._happened.wait()

@@ -83,6 +83,16 @@ class ShardPool:
             with contextlib.suppress(FarmError):  # a shard that died has lost its boards already
                 await self._shards[index].drop([name])
 
+    async def restart(self, name: str, part: str) -> None:
+        """Have the agent of a board restart a part.
+
+        Raises:
+            FarmError: the shard of the board died.
+        """
+        status = self._boards.named(name)
+        if status.shard >= 0 and status.info is not None:
+            await self._shards[status.shard].restart(status.info.board_id, part)
+
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds; it is looked at after each event of a board."""
         async with self._changed:

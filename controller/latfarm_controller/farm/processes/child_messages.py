@@ -108,6 +108,15 @@ class ProbeBoard:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartPart:
+    """Have the agent of a board restart a part; see `interfaces.Shard.restart`."""
+
+    shard: int
+    board_id: str
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseShard:
     """Have a shard give the leases of its boards back, and end it."""
 
@@ -122,6 +131,7 @@ ShardRequest = (
     | WithdrawOrder
     | AcknowledgeResults
     | ProbeBoard
+    | RestartPart
     | CloseShard
 )
 ChildRequest = BuildModels | ShardRequest
@@ -200,7 +210,7 @@ class ShardDied:
 MESSAGES: tuple[type[Any], ...] = (
     *(ChildOptions, ChildCall, ChildAnswer, StoredModel),
     *(BuildModels, StartShard, OpenBoards, DropBoards, DispatchOrders, WithdrawOrder),
-    *(AcknowledgeResults, ProbeBoard, CloseShard),
+    *(AcknowledgeResults, ProbeBoard, RestartPart, CloseShard),
     *(RayUp, RayLost, ChildBeat, ShardHeard, ShardDied),
 )
 """The classes of this module."""

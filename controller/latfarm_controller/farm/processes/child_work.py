@@ -25,6 +25,7 @@ from latfarm_controller.farm.processes.child_messages import (
     DropBoards,
     OpenBoards,
     ProbeBoard,
+    RestartPart,
     ShardDied,
     ShardHeard,
     ShardRequest,
@@ -109,6 +110,8 @@ class ChildWork:
                 await self._shard(number).call("acknowledge", board_id, list(request_ids))
             case ProbeBoard(number, board_id):
                 await self._shard(number).call("probe", board_id)
+            case RestartPart(number, board_id, part):
+                await self._shard(number).call("restart", board_id, part)
             case CloseShard(number):
                 closing = self._shards.pop(number, None)
                 if closing is not None:

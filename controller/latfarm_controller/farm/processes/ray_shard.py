@@ -61,6 +61,10 @@ class ActorShard(InlineShard):
         """Ask a quarantined board whether it works; returns before it answers."""
         self._start(super().probe(board_id))
 
+    async def restart(self, board_id: str, part: str) -> None:
+        """Have the agent of a board restart a part; returns before it does."""
+        self._start(super().restart(board_id, part))
+
     async def events(self) -> list[ShardEvent]:
         """What happened since the last call; empty if nothing happens for `EVENTS_S` seconds."""
         with contextlib.suppress(TimeoutError):

@@ -31,6 +31,7 @@ from latfarm_controller.farm.processes.child_messages import (
     DropBoards,
     OpenBoards,
     ProbeBoard,
+    RestartPart,
     StartShard,
     StoredModel,
     WithdrawOrder,
@@ -110,6 +111,10 @@ class RemoteShard:
     async def probe(self, board_id: str) -> None:
         """Ask a quarantined board whether it works."""
         await self._call(ProbeBoard(self._number, board_id))
+
+    async def restart(self, board_id: str, part: str) -> None:
+        """Have the agent of a board restart a part."""
+        await self._call(RestartPart(self._number, board_id, part))
 
     async def events(self) -> list[ShardEvent]:
         """What happened since the last call; waits until something happens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latfarm_controller.farm.scheduling.messages import (
-    CHECK,
+    CHECKS,
     BoardHeld,
     Instruction,
     ProbeAnswered,
@@ -55,17 +55,20 @@ class BoardTrust:
     def hold(self, event: BoardHeld) -> None:
         """Obey a decision: a drained board finishes what it runs, a quarantined one is stopped."""
         board = self._state.board(event.board_id)
+        before = board.standing
         board.standing, board.checking = event.standing, event.checking
         if not board.held:
-            # Whoever decides that the board works again has looked at it.
-            board.strikes = board.quarantines = 0
-            board.until_s = None
+            if before is not Standing.UNPROVEN:
+                # Whoever decides that the board works again has looked at it. A passed health check
+                # leaves a board on probation that was quarantined for its failures.
+                board.strikes = board.quarantines = 0
+                board.until_s = None
             return
-        stop = board.standing is Standing.QUARANTINED
+        stop = event.stop or board.standing is Standing.QUARANTINED
         for request_id in board.assigned:
             job = self._state.jobs.get(request_id)
             ours = job is not None and job.board == board.board_id
-            if job is not None and ours and job.work.purpose != CHECK:
+            if job is not None and ours and job.work.purpose not in CHECKS:
                 # The board may have been asked to give the request back; now it must stop it too.
                 if stop or not job.withdrawing:
                     self._out.append(Withdraw(board.board_id, request_id, abort=stop))

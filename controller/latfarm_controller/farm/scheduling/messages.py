@@ -21,16 +21,22 @@ Of queued requests, those with a higher priority go first; a running measurement
 """
 CHECK = "check"
 """Purpose of a sentinel measurement by which a drained or quarantined board shows that it works."""
+HEALTH = "health"
+"""Purpose of the measurements of a health check, by which an unproven board shows that it works."""
+CHECKS = (CHECK, HEALTH)
+"""Purposes of requests that a board may run although it does not work."""
 
 
 class Standing(StrEnum):
     """What was decided about a board, by people or because its sentinel drifted.
 
     A drained board finishes what it runs and gets no more; a quarantined board is stopped at once.
-    The decision is stored, and holds after a restart.
+    The decision is stored, and holds after a restart. `UNPROVEN` is no decision and is not stored:
+    the board works once it has passed its health check.
     """
 
     WORKING = "working"
+    UNPROVEN = "unproven"
     DRAINING = "draining"
     QUARANTINED = "quarantined"
 
@@ -184,13 +190,15 @@ class CampaignCancelled:
 class BoardHeld:
     """A decision about a board, which holds until the next one.
 
-    `checking`: although it is drained or quarantined, the board may run requests whose purpose is
-    `CHECK` and that name it: its sentinel is measured before the board works again.
+    `checking`: although it is unproven, drained or quarantined, the board may run requests whose
+    purpose is one of `CHECKS` and that name it: they are measured before the board works again.
+    `stop`: a drained board is to give back what it runs as well.
     """
 
     board_id: str
     standing: Standing
     checking: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from math import ceil
 
 from latfarm_controller.farm.scheduling.board_room import Numbers, in_turn
 from latfarm_controller.farm.scheduling.messages import (
-    CHECK,
+    CHECKS,
     Build,
     Dispatch,
     Instruction,
@@ -316,7 +316,7 @@ class Planner:
 def _serves(board: ScheduledBoard, job: ScheduledJob) -> bool:
     """Whether the job may go to the board at all: platform, standing, and the board it asks for."""
     work = job.work
-    if board.held and not (board.checking and work.purpose == CHECK and work.board):
+    if board.held and not (board.checking and work.purpose in CHECKS and work.board):
         return False
     return work.platform in board.platforms and work.board in ("", board.board_id)
 

@@ -12,7 +12,9 @@ It promises, whatever the order of events:
   until one succeeds.
 - A board that was drained or quarantined by a decision (`latfarm boards drain|quarantine`) gets no
   new work, and requests that wait at it go to other boards. A drained board finishes the request
-  that it runs; a quarantined board is stopped.
+  that it runs, until its deadline if it has one; a quarantined board is stopped.
+- An unproven board gets only the requests of its health check. How these end changes nothing about
+  its failures in a row: whoever asked for them judges the board.
 - Requests with a higher priority go first. Campaigns of one priority get equal shares of the time
   of boards, however many requests they submit and however long these take (`board_time`).
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
@@ -33,7 +35,8 @@ from latfarm_predictors.measurement import Outcome
 from latfarm_controller.agents.board import DISK_FULL
 from latfarm_controller.farm.scheduling.board_trust import BoardTrust
 from latfarm_controller.farm.scheduling.messages import (
-    CHECK,
+    CHECKS,
+    HEALTH,
     AnswerFound,
     BoardHeld,
     BoardJoined,
@@ -231,11 +234,13 @@ class Scheduler:
         measurement = event.measurement
         if measurement.request_id in board.assigned:
             board.assigned.remove(measurement.request_id)
+        # A full disk would fail every other request as well.
+        full = measurement.error_code == DISK_FULL
+        if measurement.purpose == HEALTH and not full:
+            return
         if not failed:
             board.strikes = board.quarantines = 0
         elif expected:
-            # A full disk would fail every other request as well.
-            full = measurement.error_code == DISK_FULL
             reason = measurement.error_message or measurement.error_code
             self._trust.strike(board, reason, now_s, last=full)
 
@@ -245,4 +250,4 @@ class Scheduler:
 
 def _distrusted(board: ScheduledBoard, job: ScheduledJob) -> bool:
     """Whether an answer is not used because a decision quarantined its board; checks always are."""
-    return board.standing is Standing.QUARANTINED and job.work.purpose != CHECK
+    return board.standing is Standing.QUARANTINED and job.work.purpose not in CHECKS

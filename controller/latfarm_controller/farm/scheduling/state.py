@@ -121,8 +121,9 @@ class ScheduledBoard:
         quarantines: its quarantines in a row for such failures; 0 once a request succeeds.
         until_s: when it is to be probed, if it is quarantined for its failures; else None.
         probing: whether it was asked whether it works, and has not answered.
-        standing: what was decided about it, by people or because its sentinel drifted.
-        checking: whether it may run check measurements although it is drained or quarantined.
+        standing: what was decided about it, by people or because its sentinel drifted; or that it
+            must pass its health check first.
+        checking: whether it may run check measurements although it does not work.
     """
 
     board_id: str
@@ -140,7 +141,7 @@ class ScheduledBoard:
 
     @property
     def held(self) -> bool:
-        """Whether it was decided that the board gets no work: it is drained or quarantined."""
+        """Whether the board gets no work: it is unproven, drained or quarantined."""
         return self.standing is not Standing.WORKING
 
     @property

@@ -31,19 +31,28 @@ from latfarm_controller.farm.supervision.sentinel_history import (
 )
 from latfarm_controller.store.base import BoardEvent, Store
 
-# The values of `event` in a stored BoardEvent: three decisions, then four notices.
+# The values of `event` in a stored BoardEvent: four decisions, then five notices.
 DRAINED = "drained"
 QUARANTINED = "quarantined"
+RESERVED = "reserved"
 RESUMED = "resumed"
 CHECK_FAILED = "check_failed"
 DRIFTED = "drifted"
 DISK_BECAME_FULL = "disk_full"
 DISK_HAS_ROOM = "disk_free"
+DRAIN_ENDED = "drain_deadline"
+
+DEADLINE = "deadline_s"
+"""Detail of a drain: the Unix time at which what the board still runs is taken back."""
 
 # The values of `actor` in a stored BoardEvent, where that is not a person.
 CUSUM = "cusum"
 
-_STANDINGS = {DRAINED: Standing.DRAINING, QUARANTINED: Standing.QUARANTINED}
+_STANDINGS = {
+    DRAINED: Standing.DRAINING,
+    RESERVED: Standing.DRAINING,
+    QUARANTINED: Standing.QUARANTINED,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +90,8 @@ class BoardSupervisor:
         self._noting = asyncio.Lock()
         self._tasks = LoggedTasks(logger, "a board's answer could not be judged or kept")
         self._full: set[str] = set()  # names of boards whose disk was full
+        self.deadlines: dict[str, asyncio.TimerHandle] = {}  # of drained boards, by their names
+        self.when_decided: Callable[[str], None] | None = None  # called with the name of a board
         for name in self._last:
             if self.standing(name) is not Standing.WORKING:
                 farm.hold(name, self.standing(name))
@@ -95,11 +106,60 @@ class BoardSupervisor:
         """The decision by which a board is drained or quarantined; None if it works."""
         return self._last.get(name) if self.standing(name) is not Standing.WORKING else None
 
-    async def drain(self, name: str, reason: str, actor: str) -> None:
-        """Give a board no new work; it finishes what it runs. A quarantined board stays so."""
+    def held(self) -> list[BoardEvent]:
+        """The decisions by which boards are drained, reserved or quarantined."""
+        return [event for event in self._last.values() if event.event in _STANDINGS]
+
+    async def decide(
+        self,
+        name: str,
+        event: str,
+        reason: str,
+        actor: str,
+        details: Mapping[str, Any] | None = None,
+        *,
+        instead_of: BoardEvent | None = None,
+    ) -> None:
+        """Store a decision about a board, and obey it.
+
+        Args:
+            name: of the board.
+            event: one of the four decisions.
+            reason: why.
+            actor: who decides.
+            details: figures to store with the decision.
+            instead_of: nothing is decided unless this is the last decision; None: whatever it is.
+        """
+        known = dict(details or {})
         async with self._deciding:
-            if self.standing(name) is Standing.WORKING:
-                await self._decide(BoardEvent(name, DRAINED, reason, self._id(name), actor))
+            if instead_of is not None and self._last.get(name) != instead_of:
+                return
+            await self._decide(
+                BoardEvent(name, event, reason, self._id(name), actor, details=known)
+            )
+
+    async def drain(self, name: str, reason: str, actor: str, *, deadline_s: float = 0.0) -> None:
+        """Give a board no new work; it finishes what it runs. A quarantined board stays so.
+
+        Args:
+            name: of the board.
+            reason: why.
+            actor: who decides.
+            deadline_s: after so many seconds, what the board still runs is taken back and goes to
+                other boards; 0: it is never taken back. A board that is drained already gets the
+                new deadline.
+        """
+        async with self._deciding:
+            standing, last = self.standing(name), self._last.get(name)
+            again = deadline_s or (last is not None and last.event == RESERVED)
+            if standing is Standing.WORKING or (again and standing is Standing.DRAINING):
+                until_s = self._clock_s() + deadline_s if deadline_s else None
+                details = {} if until_s is None else {DEADLINE: until_s}
+                event = BoardEvent(name, DRAINED, reason, self._id(name), actor, details=details)
+                await self._decide(event)
+                if deadline_s:
+                    loop = asyncio.get_running_loop()
+                    self.deadlines[name] = loop.call_later(deadline_s, self._deadline, name)
 
     async def quarantine(
         self,
@@ -175,7 +235,7 @@ class BoardSupervisor:
         if measurement.error_code == DISK_FULL and name not in self._full:
             self._full.add(name)
             reason = f"{measurement.error_message}; it is taken back once there is room"
-            self._tasks.start(self._note(name, DISK_BECAME_FULL, reason))
+            self._tasks.start(self.note(name, DISK_BECAME_FULL, reason))
         good = measurement.ok and not measurement.unstable
         if good and measurement.purpose == SENTINEL:
             self._tasks.start(self._judge(name, measurement))
@@ -189,10 +249,12 @@ class BoardSupervisor:
         """Store that a board works again, if it had failed because its disk was full."""
         if name in self._full:
             self._full.discard(name)
-            self._tasks.start(self._note(name, DISK_HAS_ROOM, "its disk has room again"))
+            self._tasks.start(self.note(name, DISK_HAS_ROOM, "its disk has room again"))
 
     async def close(self) -> None:
-        """Wait until all answers so far are judged and stored."""
+        """Wait until all answers so far are judged and stored; deadlines of drains end."""
+        for name in list(self.deadlines):
+            self.deadlines.pop(name).cancel()
         await self._tasks.finish()
         await self.identities.close()
 
@@ -228,17 +290,49 @@ class BoardSupervisor:
         event = replace(event, at_s=self._clock_s())
         await asyncio.to_thread(self._store.add_board_event, event)
         self._last[event.board] = event
+        deadline = self.deadlines.pop(event.board, None)
+        if deadline is not None:
+            deadline.cancel()
         self._farm.hold(event.board, self.standing(event.board))
+        if self.when_decided is not None:
+            self.when_decided(event.board)
         logger.warning(
             "board %s: %s by %s: %s", event.board, event.event, event.actor, event.reason
         )
 
-    async def _note(self, name: str, event: str, reason: str) -> None:
-        """Store an event that decides nothing, in the order in which events happened."""
-        told = BoardEvent(name, event, reason, self._id(name), FARM, self._clock_s())
+    def _deadline(self, name: str) -> None:
+        """Take back what a drained board still runs, because its time is over."""
+        del self.deadlines[name]
+        left = self._farm.under_way(name)
+        if left:
+            self._farm.monitor.hold(name, Standing.DRAINING, False, stop=True)
+            told = f"its deadline has passed: {left} requests are taken back, for other boards"
+            self._tasks.start(self.note(name, DRAIN_ENDED, told, details={"requests": left}))
+
+    async def note(
+        self,
+        name: str,
+        event: str,
+        reason: str,
+        actor: str = FARM,
+        details: Mapping[str, Any] | None = None,
+        level: int = logging.WARNING,
+    ) -> None:
+        """Store an event that decides nothing, in the order in which events happened.
+
+        Args:
+            name: of the board.
+            event: what happened.
+            reason: why, or how it went.
+            actor: who did or noticed it.
+            details: figures to store with the event.
+            level: of the message in the log.
+        """
+        at_s = self._clock_s()
+        told = BoardEvent(name, event, reason, self._id(name), actor, at_s, dict(details or {}))
         async with self._noting:
             await asyncio.to_thread(self._store.add_board_event, told)
-        logger.warning("board %s: %s: %s", name, event, reason)
+        logger.log(level, "board %s: %s: %s", name, event, reason)
 
     def _id(self, name: str) -> str:
         event = self._last.get(name)

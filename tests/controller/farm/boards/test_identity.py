@@ -8,6 +8,7 @@ from dataclasses import replace
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.errors import IdentityError
 from latfarm_controller.farm.board_monitor import BoardMonitor
 from latfarm_controller.farm.boards.interfaces import BoardClient, BoardConnected
@@ -145,3 +146,11 @@ def test_the_client_of_a_board_knows_the_id_of_its_entry() -> None:
     client = connect(BoardEntry("a", "127.0.0.1:1", board_id="1"), "me")
     assert isinstance(client, AgentClient)
     assert client.board_id == "1"
+
+
+def test_no_hook_reaches_a_shard_which_may_run_on_another_machine() -> None:
+    boards = KnownBoards()
+    hooks = BoardHooks(reboot=Hook(("ssh", "secret")))
+    (entry,) = boards.add([BoardEntry("a", "h:1", hooks=hooks)])
+    assert entry.hooks == BoardHooks()
+    assert boards.all_entries()["a"].hooks == BoardHooks()

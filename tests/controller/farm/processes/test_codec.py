@@ -16,6 +16,7 @@ from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import (
     BoardConnected,
     BoardRequest,
+    BoardRestarted,
     BoardUnreachable,
     BuiltModel,
     GraphName,
@@ -33,6 +34,7 @@ from latfarm_controller.farm.processes.child_messages import (
     ChildOptions,
     DispatchOrders,
     OpenBoards,
+    RestartPart,
     ShardHeard,
     StartShard,
     StoredModel,
@@ -82,6 +84,8 @@ SENT = [
     ),
     ShardHeard(1, (BoardConnected("b", INFO, False), ResultReceived("b", MEASURED, 1.5))),
     ShardHeard(1, (BoardUnreachable("b", "r\udcffson", foreign=True),)),
+    ChildCall(6, 1.0, RestartPart(1, "b", "worker")),
+    ShardHeard(1, (BoardRestarted("b", "worker", True, "done"),)),
 ]
 
 

@@ -1,0 +1,124 @@
+"""Reservations: a person has a board for themselves for some time, and a forgotten one ends.
+
+A reserved board is drained: it finishes what it runs and gets no more. The reservation is a
+decision in the store, so that it holds across restarts, and it ends at its time by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from latfarm_controller.errors import FarmError, UsageError
+from latfarm_controller.farm.background import LoggedTasks
+from latfarm_controller.farm.supervision.board_supervisor import RESERVED, RESUMED, BoardSupervisor
+from latfarm_controller.farm.supervision.identity_log import FARM
+from latfarm_controller.store.base import BoardEvent
+
+UNTIL = "until_s"
+"""Detail of a reservation: the Unix time at which it ends."""
+LONGEST_S = 90 * 86_400.0
+"""Longest reservation, in seconds."""
+
+logger = logging.getLogger(__name__)
+
+
+class Reservations:
+    """Reserves boards, and ends reservations at their time. Use it from one event loop.
+
+    Args:
+        desk: stores the decisions; reservations of earlier runs go on.
+        clock_s: Unix time.
+    """
+
+    def __init__(self, desk: BoardSupervisor, clock_s: Callable[[], float] = time.time) -> None:
+        self._desk = desk
+        self._clock_s = clock_s
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks = LoggedTasks(logger, "a reservation could not be ended")
+        for event in desk.held():
+            self._arm(event)
+
+    @property
+    def pending(self) -> int:
+        """How many reservations are still to end."""
+        return len(self._timers)
+
+    async def reserve(self, name: str, user: str, until_s: float, reason: str) -> None:
+        """Reserve a board for a user until a Unix time; the same user may change that time.
+
+        Raises:
+            UsageError: the time has passed, or is too far away.
+            FarmError: the board is reserved by somebody else, drained or quarantined.
+        """
+        now_s = self._clock_s()
+        if not now_s < until_s <= now_s + LONGEST_S:
+            raise UsageError(
+                f"a reservation ends within {LONGEST_S / 86_400:.0f} days, and not in the past"
+            )
+        why = self._desk.why(name)
+        if why is not None and (why.event != RESERVED or why.actor != user):
+            told = _told(why) if why.event == RESERVED else str(self._desk.standing(name))
+            raise FarmError(f"board {name} cannot be reserved: it is {told}")
+        await self._desk.decide(name, RESERVED, reason, user, {UNTIL: until_s})
+        found = self._desk.why(name)
+        if found is not None:
+            self._arm(found)
+
+    async def release(self, name: str, user: str) -> None:
+        """End the reservation of a board.
+
+        Raises:
+            FarmError: the board is not reserved, or by somebody else.
+        """
+        why = self._desk.why(name)
+        if why is None or why.event != RESERVED:
+            raise FarmError(f"board {name} is not reserved")
+        if why.actor != user:
+            raise FarmError(
+                f"board {name} is {_told(why)}, and not by {user}; to end that in spite of it: "
+                f"latfarm boards resume {name}"
+            )
+        await self._end(why, f"released by {user}", user)
+
+    async def close(self) -> None:
+        """Forget the times at which reservations end; the next controller knows them."""
+        for name in list(self._timers):
+            self._timers.pop(name).cancel()
+        await self._tasks.finish()
+
+    def _arm(self, event: BoardEvent) -> None:
+        """End a reservation at its time."""
+        before = self._timers.pop(event.board, None)
+        if before is not None:
+            before.cancel()
+        if event.event == RESERVED:
+            wait_s = max(0.0, float(event.details.get(UNTIL, 0.0)) - self._clock_s())
+            loop = asyncio.get_running_loop()
+            self._timers[event.board] = loop.call_later(wait_s, self._expired, event)
+
+    def _expired(self, event: BoardEvent) -> None:
+        self._timers.pop(event.board, None)
+        told = f"the reservation by {event.actor} has ended"
+        self._tasks.start(self._end(event, told, FARM))
+
+    async def _end(self, event: BoardEvent, reason: str, actor: str) -> None:
+        """Let a board work again, unless something else was decided about it meanwhile."""
+        await self._desk.decide(event.board, RESUMED, reason, actor, instead_of=event)
+
+
+def _told(event: BoardEvent) -> str:
+    """A reservation in words: by whom and until when."""
+    until_s = float(event.details.get(UNTIL, 0.0))
+    until = datetime.fromtimestamp(until_s).astimezone().isoformat(" ", "minutes")
+    return f"reserved by {event.actor} until {until}"
+
+
+def reserved(event: BoardEvent) -> str:
+    """Why a board is reserved, for people; empty if the event is no reservation."""
+    if event.event != RESERVED:
+        return ""
+    return f"{_told(event)}: {event.reason}" if event.reason else _told(event)
