@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -151,6 +151,9 @@ QUICK = Sizes((2, 4), 2, (24, 40), (10, 30), (2_000,), 2.5, 2, 0.15)
 def drawn(seed: int, sizes: Sizes = FULL, *, ray: bool | None = None) -> Scenario:
     """The scenario of a seed; the same for the same arguments.
 
+    The first fault is the next one of the list of all faults, so that few seeds show many faults;
+    the others are drawn.
+
     Args:
         seed: any whole number.
         sizes: how large it is.
@@ -158,31 +161,33 @@ def drawn(seed: int, sizes: Sizes = FULL, *, ray: bool | None = None) -> Scenari
     """
     draw = Random(f"latfarm faults {seed}")
     on_ray = seed % 2 == 0 if ray is None else ray
-    boards = AGENTS if draw.random() < sizes.agents_share else RACK
-    count = draw.randint(*sizes.boards) if boards == RACK else sizes.agents
-    requests = draw.randint(*sizes.requests)
+    turn = seed // 2 if ray is None else seed
+    everything = [*EVERYWHERE, *BOARD_FAULTS, WORKER_KILLED, *(RAY_KILLS if on_ray else ())]
+    first = everything[turn % len(everything)]
+    if first == WORKER_KILLED:
+        boards = AGENTS
+    elif first in BOARD_FAULTS or draw.random() >= sizes.agents_share:
+        boards = RACK
+    else:
+        boards = AGENTS
     scenario = Scenario(
         seed=seed,
         ray=on_ray,
         boards=boards,
-        count=count,
-        requests=requests,
+        count=draw.randint(*sizes.boards) if boards == RACK else sizes.agents,
+        requests=draw.randint(*sizes.requests),
         measure_ms=draw.randint(*sizes.measure_ms),
         lease_ms=draw.choice(sizes.leases_ms),
     )
-    kinds = [*EVERYWHERE]
-    kinds += BOARD_FAULTS if boards == RACK else (WORKER_KILLED,)
-    # Ray is what only such a farm has, so each of its kills is as likely as two other faults.
-    kinds += RAY_KILLS * 2 if on_ray else ()
-    chosen: list[Fault] = []
-    for _ in range(draw.randint(1, sizes.most_faults)):
-        kind = draw.choice(kinds)
-        once = kind in BOARD_FAULTS or kind == SILENCE
-        if once and kind in [fault.kind for fault in chosen]:
-            continue
-        chosen.append(_fault(kind, draw, scenario, sizes))
-    ordered = sorted(chosen, key=lambda fault: fault.after)
-    return Scenario(**{**vars(scenario), "faults": tuple(ordered)})
+    other = BOARD_FAULTS if boards == AGENTS else (WORKER_KILLED,)
+    possible = [kind for kind in everything if kind not in other]
+    kinds = [first]
+    for _ in range(draw.randint(1, sizes.most_faults) - 1):
+        kind = draw.choice(possible)
+        if kind not in kinds or kind not in (*BOARD_FAULTS, SILENCE):
+            kinds.append(kind)
+    faults = [_fault(kind, draw, scenario, sizes) for kind in kinds]
+    return replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.after)))
 
 
 def _fault(kind: str, draw: Random, scenario: Scenario, sizes: Sizes) -> Fault:
