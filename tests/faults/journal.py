@@ -169,3 +169,7 @@ class JournalWriter:
         event = {"what": what, "at_s": time.monotonic(), "pid": os.getpid(), **details}
         with contextlib.suppress(OSError):
             self._socket.sendto(json.dumps(event).encode(), self._path)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()

@@ -141,7 +141,7 @@ class Sizes:
     agents_share: float
 
 
-FULL = Sizes((3, 8), 2, (80, 140), (40, 120), (3_000, 30_000), 30.0, 4, 0.35)
+FULL = Sizes((3, 8), 2, (80, 140), (80, 250), (3_000, 30_000), 30.0, 4, 0.35)
 """The scenarios of `make test-faults`."""
 
 QUICK = Sizes((2, 4), 2, (24, 40), (10, 30), (2_000,), 2.5, 2, 0.15)

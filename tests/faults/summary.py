@@ -42,6 +42,7 @@ def line(report: Report) -> str:
     told = "ok" if report["passed"] else f"FAILED: {'; '.join(wrong)}"
     times = [f"{found[name]:.1f} s" for name in WANTED_S if found[name] is not None]
     again = f"; again after {', '.join(times)}" if times else ""
+    again += f"; {found['missed']} struck nothing" if found["missed"] else ""
     return (
         f"seed {report['seed']:>4}  {report['wall_s']:6.1f} s  {where:<6}  {report['boards']:<8}  "
         f"{found['answers']}/{report['requests']} answers  [{faults}]  {told}{again}"
@@ -61,9 +62,15 @@ def table(reports: Sequence[Report]) -> str:
         f"{TITLES[name]:<66}{sum(report['findings'][name] for report in reports):>8}"
         for name in COUNTS
     ]
+    missed = sum(report["findings"]["missed"] for report in reports)
+    lines.append(f"{'faults that struck nothing':<66}{missed:>8}")
     for name, wanted_s in WANTED_S.items():
         lines.append(_times(name, wanted_s, reports))
-    lines += ["", *_by_fault(reports)]
+    codes: Counter[str] = Counter()
+    for report in reports:
+        codes.update(report["findings"]["failures"])
+    told = ", ".join(f"{code} {count}" for code, count in codes.most_common()) or "none"
+    lines += ["", f"typed failures: {told}", "", *_by_fault(reports)]
     if failed:
         seeds = " ".join(str(report["seed"]) for report in failed)
         lines += ["", f"failed seeds, each again with --seed N: {seeds}"]

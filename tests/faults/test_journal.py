@@ -61,3 +61,4 @@ def test_a_reader_has_heard_all_that_was_written(tmp_path: Path) -> None:
     (span,) = spans(reader.events)
     assert (span.token, span.good) == (7, True)
     writer.write(BEGAN, board="b")  # nobody listens any more, and that is no error
+    writer.close()

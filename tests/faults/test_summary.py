@@ -15,7 +15,7 @@ def report(seed: int, findings: Findings, faults: list[str] | None = None) -> di
     return {**made, "passed": findings.passed, "wall_s": 12.3, "findings": findings.to_json()}
 
 
-GOOD = report(4, Findings(answers=90, controller_s=2.5, agent_s=4.0))
+GOOD = report(4, Findings(answers=90, controller_s=2.5, agent_s=4.0, failures={"MODEL_TIMEOUT": 3}))
 BAD = report(7, Findings(answers=88, lost=2, story="it hung"), [kinds.SILENCE, kinds.DRIFTS])
 
 
@@ -42,5 +42,6 @@ def test_the_table_adds_up_and_names_the_seeds_that_failed() -> None:
     assert "4.0 at most; 1 of 1 over 3" in agent
     (ray,) = [text for text in told.splitlines() if text.startswith(TITLES["ray_s"])]
     assert ray.endswith("-")
+    assert "typed failures: MODEL_TIMEOUT 3" in told
     assert "failed seeds, each again with --seed N: 7" in told
     assert any(text.startswith(kinds.DRIFTS) and "1 failed" in text for text in told.splitlines())
