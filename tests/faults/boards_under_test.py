@@ -22,6 +22,7 @@ from tests.faults.board_program import BoardHooks
 from tests.faults.relay import LinkRelay
 from tests.faults.scenario import Scenario
 from tests.faults.warm_start import BOARDS, WarmStart
+from tests.ports import free_ports
 
 PLATFORM = "toy"
 """The one platform of all boards."""
@@ -54,8 +55,14 @@ DRIFT = 40.0
 LIES = (2, 4)
 """The first and the last result of a lying board that have a wrong hash."""
 
-CALL_S = 10.0
-"""Longest time for a call to a board, in seconds."""
+CALL_S = 60.0
+"""Longest time for a call to a board, in seconds; it may be rebooting."""
+
+WAITING = {"timeout": CALL_S, "wait_for_ready": True}
+"""How a board is called."""
+
+START_TRIES = 5
+"""How often a process is started before that counts as a failure."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,25 @@ class BoardsProcess:
         self.pids: list[int] = []
 
     def start(self) -> None:
-        """Start it, wait until all its boards serve, and lead their links to them."""
-        with contextlib.suppress(FileNotFoundError):
-            self._told.unlink()
-        hooks = self._hooks.to_json()
-        self.pid = self._warm.start(BOARDS, self._arguments, hooks, self._log, self._environment)
-        self.pids.append(self.pid)
-        until(lambda: self._told.exists() or not lives(self.pid), "boards that serve")
+        """Start it, wait until all its boards serve, and lead their links to them.
+
+        A process whose ports somebody else has taken meanwhile is started again on others.
+        """
+        for _ in range(START_TRIES):
+            self._told.unlink(missing_ok=True)
+            # A board that reboots needs a port that no connection of another process takes.
+            listen = ["--listen", f"127.0.0.1:{free_ports(len(self.links))}"]
+            self.pid = self._warm.start(
+                BOARDS,
+                [*self._arguments, *listen],
+                self._hooks.to_json(),
+                self._log,
+                self._environment,
+            )
+            self.pids.append(self.pid)
+            until(lambda: self._told.exists() or not lives(self.pid), "boards that serve")
+            if lives(self.pid):
+                break
         assert lives(self.pid), self._log.read_text()[-2000:]
         for name, address in self._addresses(self._told).items():
             self.links[name].target = address
@@ -157,8 +176,8 @@ def left_at(name: str, address: str) -> LeftAtBoard:
     """Ask a board for its state and its spool."""
     with grpc.insecure_channel(address) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
-        state = stub.Describe(pb.DescribeRequest(), timeout=CALL_S, wait_for_ready=True).state
-        results = stub.ListResults(pb.ListResultsRequest(), timeout=CALL_S).results
+        state = stub.Describe(pb.DescribeRequest(), **WAITING).state
+        results = stub.ListResults(pb.ListResultsRequest(), **WAITING).results
         return LeftAtBoard(name, str(state), tuple(result.request_id for result in results))
 
 
@@ -215,7 +234,7 @@ def board_processes(
     for name, link in links.items():
         told = folder / f"{name}.address"
         arguments = ["serve", "--name", name, "--hardware", "rack", "--simulate", str(profile)]
-        arguments += ["--listen", "127.0.0.1:0", "--state-dir", str(folder / name)]
+        arguments += ["--state-dir", str(folder / name)]
         arguments += ["--port-file", str(told)]
         made.append(
             BoardsProcess(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +67,13 @@ def run_scenario(
         undisturbed: see `undisturbed_values`.
     """
     began_s = time.monotonic()
-    evidence, _ = _evidence(scenario, warm, undisturbed)
-    findings: Findings = checks.judged(evidence)
+    try:
+        evidence, _ = _evidence(scenario, warm, undisturbed)
+        findings = checks.judged(evidence)
+    except Exception as error:  # the other runs are worth their time all the same
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        findings = Findings(story=f"{type(error).__name__} at {where}: {error}", hands=1)
     return {
         **scenario.to_json(),
         "passed": findings.passed,
@@ -144,10 +150,10 @@ def _strike_all(farm: FarmUnderTest, strikes: list[Strike]) -> None:
 
 
 def _settle(farm: FarmUnderTest) -> None:
-    """Wait until the boards have handed over everything, or for `SETTLE_S` seconds."""
+    """Wait until the boards rest and have handed over everything, or for `SETTLE_S` seconds."""
     until_s = time.monotonic() + SETTLE_S
     while time.monotonic() < until_s and not farm.over:
-        if not any(board.spooled for board in _left(farm)):
+        if not any(board.spooled or board.state == "running" for board in _left(farm)):
             return
         time.sleep(0.1)
 

@@ -29,6 +29,10 @@ from tests.faults.summary import line, table
 from tests.faults.warm_start import WarmStart
 
 
+INTERRUPTED = 130
+"""The exit code of a program that was interrupted."""
+
+
 class FaultRuns:
     """Runs scenarios, tells each of them, and keeps their reports in a file.
 
@@ -89,7 +93,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the seeds; the exit code is 1 if a run fails."""
+    """Run the seeds; the exit code is 1 if a run fails, and 130 if it is interrupted."""
     options = parsed(arguments)
     known = earlier(options)
     scenarios = chosen(options, frozenset(report["seed"] for report in known))
@@ -101,15 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             undisturbed = undisturbed_values(warm)
             with ThreadPoolExecutor(max(1, options.jobs)) as pool:
                 started = [pool.submit(runs.run, each, warm, undisturbed) for each in scenarios]
-                try:
-                    for ended in as_completed(started):
-                        ended.result()
-                except BaseException:
-                    pool.shutdown(cancel_futures=True)
-                    raise
-    finally:
+                for ended in as_completed(started):
+                    ended.result()
+    except KeyboardInterrupt:
         if guard is not None:
             leftovers.end_guard(guard)
+        os._exit(INTERRUPTED)  # the threads of the runs would wait for what has been ended now
+    if guard is not None:
+        leftovers.end_guard(guard)
     reports = [runs.reports[seed] for seed in sorted(runs.reports)]
     load_1m = os.getloadavg()[0]
     print(f"\n{table(reports)}\n\n{time.monotonic() - began_s:.0f} s; load {load_1m:.1f}")
