@@ -28,7 +28,6 @@ from tests.faults.scenario import FULL, QUICK, Scenario, drawn
 from tests.faults.summary import line, table
 from tests.faults.warm_start import WarmStart
 
-
 INTERRUPTED = 130
 """The exit code of a program that was interrupted."""
 
@@ -100,17 +99,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = FaultRuns(options.json, known)
     guard = leftovers.start_guard()
     began_s = time.monotonic()
-    try:
-        with WarmStart() as warm:
-            undisturbed = undisturbed_values(warm)
-            with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+    with WarmStart() as warm:
+        undisturbed = undisturbed_values(warm)
+        with ThreadPoolExecutor(max(1, options.jobs)) as pool:
+            try:
                 started = [pool.submit(runs.run, each, warm, undisturbed) for each in scenarios]
                 for ended in as_completed(started):
                     ended.result()
-    except KeyboardInterrupt:
-        if guard is not None:
-            leftovers.end_guard(guard)
-        os._exit(INTERRUPTED)  # the threads of the runs would wait for what has been ended now
+            except KeyboardInterrupt:
+                if guard is not None:
+                    leftovers.end_guard(guard)
+                # The threads of the runs would wait for processes that have been ended now.
+                os._exit(INTERRUPTED)
     if guard is not None:
         leftovers.end_guard(guard)
     reports = [runs.reports[seed] for seed in sorted(runs.reports)]
