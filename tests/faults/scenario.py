@@ -45,8 +45,11 @@ BOARD_FAULTS = (HANGS, REBOOTS, ANSWERS_TWICE, ANSWERS_LATE, LIES, THROTTLES, DR
 OTHER_VALUES = (THROTTLES, DRIFTS)
 """Faults that change what their board measures."""
 
-EVERYWHERE = (CONTROLLER_KILLED, AGENT_KILLED, *LINK_FAULTS, FULL_DISK, CLOCK_JUMPS)
+EVERYWHERE = (CONTROLLER_KILLED, AGENT_KILLED, *LINK_FAULTS, CLOCK_JUMPS)
 """Faults that every farm can have."""
+
+AGENT_FAULTS = (WORKER_KILLED, FULL_DISK)
+"""Faults of one process that is one board; a rack would have them on all boards at once."""
 
 CLOCK_STEPS_S = (-3600.0, -30.0, 45.0, 7200.0)
 """By how much the clock of the controller or of the boards jumps, in seconds."""
@@ -162,9 +165,9 @@ def drawn(seed: int, sizes: Sizes = FULL, *, ray: bool | None = None) -> Scenari
     draw = Random(f"latfarm faults {seed}")
     on_ray = seed % 2 == 0 if ray is None else ray
     turn = seed // 2 if ray is None else seed
-    everything = [*EVERYWHERE, *BOARD_FAULTS, WORKER_KILLED, *(RAY_KILLS if on_ray else ())]
+    everything = [*EVERYWHERE, *BOARD_FAULTS, *AGENT_FAULTS, *(RAY_KILLS if on_ray else ())]
     first = everything[turn % len(everything)]
-    if first == WORKER_KILLED:
+    if first in AGENT_FAULTS:
         boards = AGENTS
     elif first in BOARD_FAULTS or draw.random() >= sizes.agents_share:
         boards = RACK
@@ -179,7 +182,7 @@ def drawn(seed: int, sizes: Sizes = FULL, *, ray: bool | None = None) -> Scenari
         measure_ms=draw.randint(*sizes.measure_ms),
         lease_ms=draw.choice(sizes.leases_ms),
     )
-    other = BOARD_FAULTS if boards == AGENTS else (WORKER_KILLED,)
+    other = BOARD_FAULTS if boards == AGENTS else AGENT_FAULTS
     possible = [kind for kind in everything if kind not in other]
     kinds = [first]
     for _ in range(draw.randint(1, sizes.most_faults) - 1):

@@ -43,7 +43,7 @@ def test_a_scenario_can_be_played(seed: int) -> None:
         assert 0 <= fault.board < scenario.count
         assert fault.after < scenario.requests
         assert scenario.ray or fault.kind not in kinds.RAY_KILLS
-        assert (scenario.boards == kinds.AGENTS) or fault.kind != kinds.WORKER_KILLED
+        assert (scenario.boards == kinds.AGENTS) or fault.kind not in kinds.AGENT_FAULTS
         if fault.kind in kinds.BOARD_FAULTS:
             assert scenario.boards == kinds.RACK
             assert (fault.after, fault.board > 0) == (0, True), "one board is sound"
