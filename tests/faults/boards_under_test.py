@@ -9,6 +9,7 @@ import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -242,7 +243,7 @@ def board_processes(
                 {name: link},
                 arguments,
                 told,
-                lambda path, name=name: {name: path.read_text("utf-8").strip()},
+                partial(_address, name),
                 hooks,
                 folder / f"{name}.log",
                 environment,
@@ -268,6 +269,11 @@ def _rack(
     return BoardsProcess(
         warm, links, arguments, told, _inventory, hooks, folder / "rack.log", environment
     )
+
+
+def _address(name: str, path: Path) -> dict[str, str]:
+    """The address of the one board of an agent."""
+    return {name: path.read_text("utf-8").strip()}
 
 
 def _inventory(path: Path) -> dict[str, str]:
