@@ -107,7 +107,7 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --upgrade -o constraints-uv.txt -
 
 ##@ Tests
-.PHONY: test-fast test test-database-damage test-database-kills test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust
+.PHONY: test-fast test test-database-damage test-database-kills test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust test-faults
 
 # Folders of code that only computes; tests marked slow are left out.
 FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
@@ -128,6 +128,9 @@ test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on
 test-farm-all: setup-farm ## all tests on virtual boards; as root, takes an hour or more on two cores
 	@$(BIN)/python -m tests.farm.prepare --install
 	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
+
+test-faults: setup ## 200 seeded runs of small farms with faults, half of them on Ray; an hour at most
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.faults.run --json .cache/faults.json $(FAULT_FLAGS)
 
 test-ray-faults: setup ## campaigns while GCS, raylets, shards and builders are killed; some minutes
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/controller/farm/processes $(TEST_FLAGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 _LOWEST = 10_000
@@ -22,12 +23,23 @@ def free_port() -> int:
     Raises:
         OSError: no port is free.
     """
-    first = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
-    ports = range(_LOWEST, first)
-    for port in random.sample(ports, len(ports)):
+    return free_ports(1)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many TCP ports in a row on which no process listens now; see `free_port`.
+
+    Raises:
+        OSError: there are not so many.
+    """
+    end = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
+    firsts = range(_LOWEST, end - count + 1)
+    for first in random.sample(firsts, len(firsts)):
         try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
+            with ExitStack() as stack:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                return first
         except OSError:
             continue
-    raise OSError(f"no port of {_LOWEST}-{first} is free")
+    raise OSError(f"no {count} ports in a row of {_LOWEST}-{end} are free")

@@ -31,6 +31,8 @@ SETTLE_S = 10.0
 A board that joins hands over what it had finished; a request that was asked of another board before
 might be measured twice.
 """
+SHARD_SETTLE_S = 30.0
+"""The same for boards whose shard has not started yet, in seconds: Ray starts before it."""
 JOIN_GRACE_S = 30.0
 """Seconds without a board that joined before a campaign counts as waiting for one.
 
@@ -113,7 +115,8 @@ class Pools:
             cancel: ends the waiting when it is set.
             tell: told why no board has joined yet, where that takes long.
             lasting: wait without end, also for boards that do not answer yet.
-            settle: wait for all boards that answer, for `SETTLE_S` seconds at most.
+            settle: wait for all boards that answer, for `SETTLE_S` seconds at most; for those whose
+                shard has not started yet, for `SHARD_SETTLE_S`.
 
         Raises:
             UsageError: no board offers the platform, and it is not `lasting`.
@@ -138,9 +141,9 @@ class Pools:
         limit_s = math.inf if lasting else self._wait_s
         await self._wait_until_joined(scope, limit_s, cancel, tell)
         tell("")
-        deadline_s = time.monotonic() + SETTLE_S
-        while settle and not cancel.is_set() and time.monotonic() < deadline_s:
-            if not self._still_connecting(names):
+        begun_s = time.monotonic()
+        while settle and not cancel.is_set():
+            if not self._still_connecting(names, time.monotonic() - begun_s):
                 break
             await asyncio.sleep(LOOK_S)
 
@@ -185,12 +188,22 @@ class Pools:
                 told = why
             await asyncio.sleep(LOOK_S)
 
-    def _still_connecting(self, names: Collection[str]) -> bool:
-        """Whether one of these boards has neither joined nor told why it does not."""
-        return any(
-            not status.online and status.name in names and status.reason == CONNECTING
-            for status in self._farm.boards()
-        )
+    def _still_connecting(self, names: Collection[str], waited_s: float) -> bool:
+        """Whether one of these boards may soon join, or tell why it does not.
+
+        Args:
+            names: of the boards.
+            waited_s: how long they have been waited for, in seconds.
+        """
+        for status in self._farm.boards():
+            if status.online or status.name not in names:
+                continue
+            if status.reason == CONNECTING and waited_s < SETTLE_S:
+                return True
+            # Its shard told why it cannot start yet, and the board was never called.
+            if status.reason.startswith(f"{CONNECTING}: ") and waited_s < SHARD_SETTLE_S:
+                return True
+        return False
 
     def _joined(self, scope: CampaignScope) -> bool:
         return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)

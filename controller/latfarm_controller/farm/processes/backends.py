@@ -23,6 +23,7 @@ from latfarm_controller.farm.boards.shard import InlineShard, connect
 from latfarm_controller.farm.processes.building import Build, InlineBuilder
 from latfarm_controller.farm.processes.child_messages import ChildOptions
 from latfarm_controller.farm.processes.function_names import name_of
+from latfarm_controller.farm.processes.own_builder import OwnBuilder
 from latfarm_controller.farm.processes.ray_keeper import RayKeeper
 from latfarm_controller.farm.processes.remote import RemoteBuilder, RemoteShard
 
@@ -83,7 +84,8 @@ class RayBackend:
     """Builds on Ray, and runs shards beyond the controller's own one as Ray actors.
 
     Ray lives in a process of its own, which is started again whenever it fails. Meanwhile nothing
-    is built, and the boards of the controller's own shard go on measuring.
+    is built, and the boards of the controller's own shard go on measuring. If Ray stays away, the
+    controller builds models itself.
 
     Args:
         options: how Ray is started.
@@ -107,10 +109,11 @@ class RayBackend:
                 name_of(connect),
                 "" if build is None else name_of(build),
             ),
-            self._changed,
+            self._ray_changed,
             log_path=options.log_path,
         )
-        self._builder = RemoteBuilder(self.keeper)
+        remote = RemoteBuilder(self.keeper)
+        self._builder = OwnBuilder(self.keeper, remote, self._models_dir, build, self._changed)
 
     @property
     def builder(self) -> Builder:
@@ -120,7 +123,7 @@ class RayBackend:
     @property
     def builders(self) -> BuilderState:
         """Whether models can be built now; one core is left to the controller and the shards."""
-        return self.keeper.state
+        return self._builder.state
 
     def watch(self, watcher: Callable[[BuilderState], None]) -> None:
         """Have a function called each time `builders` has changed."""
@@ -154,8 +157,12 @@ class RayBackend:
 
     async def close(self) -> None:
         """End the Ray process and all that belongs to it."""
+        self._builder.close()
         await self.keeper.stop()
         await asyncio.to_thread(shutil.rmtree, self._models_dir, ignore_errors=True)
+
+    def _ray_changed(self, state: BuilderState) -> None:
+        self._builder.note(state)
 
     def _changed(self, state: BuilderState) -> None:
         for watcher in self._watchers:

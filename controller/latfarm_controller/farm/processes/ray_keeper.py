@@ -41,6 +41,7 @@ class KeeperTimes:
         pause_cap_s: the longest such pause.
         steady_s: a Ray process that lived this long is followed by the shortest pause again.
         start_s: longest time until Ray runs. On a busy host, Ray is tried four times.
+        slow_s: a start that takes longer is told as an absence, so that people hear of it.
         look_s: pause between two looks whether a sign of life came.
         silent_looks: so many looks in a row without a sign of life mean that the process hangs.
             Looks are counted and not seconds, because a host that was asleep says nothing.
@@ -52,6 +53,7 @@ class KeeperTimes:
     pause_cap_s: float = 30.0
     steady_s: float = 60.0
     start_s: float = 300.0
+    slow_s: float = 30.0
     look_s: float = 5.0
     silent_looks: int = 6
     stop_s: float = 30.0
@@ -207,14 +209,29 @@ class RayKeeper:
     async def _watch(self) -> tuple[str, float]:
         """Wait until the process gives no sign of life, or Ray has not started in time."""
         looks = itertools.count(1)
+        slow = False
         while True:
             await asyncio.sleep(self._times.look_s)
             if self._silent_looks is not None:  # it has given a first sign
                 self._silent_looks += 1
                 if self._silent_looks > self._times.silent_looks:
                     return "the Ray process gives no sign of life", 0.0
-            if self.run is None and next(looks) * self._times.look_s > self._times.start_s:
+            if self.run is not None:
+                continue
+            waited_s = next(looks) * self._times.look_s
+            if waited_s > self._times.start_s:
                 return "Ray has not started in time", 0.0
+            if waited_s > self._times.slow_s and not slow:
+                slow = True
+                self._tell_slow_start()
+
+    def _tell_slow_start(self) -> None:
+        """Tell that Ray is away although it is still being started."""
+        story = f"Ray is away: it has not started within {self._times.slow_s:.0f} s"
+        if self._log_path is not None:
+            story += f"; what it prints is in {self._log_path}"
+        logger.warning("%s", story)
+        self._tell(BuilderState(0, story))
 
     def _answer(self, answer: ChildAnswer) -> None:
         future = self._pending.get(answer.number)

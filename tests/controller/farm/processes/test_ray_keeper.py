@@ -158,6 +158,24 @@ def test_a_ray_that_never_starts_is_started_again(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_start_that_takes_long_is_told_as_an_absence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = KeeperTimes(look_s=0.01, silent_looks=10**6, start_s=NEVER_S, slow_s=0.02, stop_s=0.1)
+
+    async def scenario() -> None:
+        async with keep(tmp_path, "s", times) as kept:
+            await until(lambda: len(kept.told) == 2)
+            assert kept.told[0].starting
+            assert not kept.told[1].starting
+            assert kept.told[1].away.startswith("Ray is away: it has not started within")
+            assert str(tmp_path / "ray.log") in kept.told[1].away
+
+    asyncio.run(scenario())
+    (record,) = caplog.records
+    assert "it has not started within" in record.getMessage()
+
+
 def test_pauses_between_failures_grow_to_a_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
