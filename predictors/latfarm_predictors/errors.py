@@ -12,9 +12,9 @@ PredictorsError
 ├── NoConfidenceError     a bundle without its measurements is asked for trust
 ├── NoEnergyError         a bundle that was made without energies is asked for energy
 ├── MissingLibraryError   a library that only an extra of this distribution installs is missing
+│   └── NoTorchError          training is asked for without torch
 ├── NotEnoughDataError    there are fewer measurements than a fit or a calibration needs
 ├── PlatformUnknownError  a graph neural network has no head for the platform
-├── NoTorchError          training is asked for without torch
 ├── CheckpointError       a checkpoint of a graph neural network cannot be read
 │   ├── CheckpointDigestError   its content is not what was written
 │   └── CheckpointShapeError    a parameter is missing, too many, or has another shape
@@ -77,7 +77,7 @@ class PlatformUnknownError(PredictorsError):
     """A graph neural network is asked for a platform that it has no head for."""
 
 
-class NoTorchError(PredictorsError):
+class NoTorchError(MissingLibraryError):
     """A graph neural network is to be trained where torch is not installed."""
 
 

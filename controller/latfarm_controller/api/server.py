@@ -122,13 +122,7 @@ class ControllerServer:
         path.unlink(missing_ok=True)
         self.address = f"unix:{path}"
         self._socket = socket = HomeSocket(path)
-        audit = AuditLog(self._config.audit_file)
-        service = ControllerService(self._controller, audit, socket.user)
-        controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, self._server)
-        protected = partial(campaigns_of_bundles, self._config.bundles_dir)
-        self._database = DatabaseService(store, protected, audit, socket.user)
-        database_pb2_grpc.add_DatabaseServiceServicer_to_server(self._database, self._server)
-        self._server.add_insecure_port(f"unix:{socket.inner}")
+        self._add_services(self._server, self._controller, store, socket)
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
             registry = Registry(self._config.boards_file)
@@ -154,6 +148,22 @@ class ControllerServer:
         if public:
             self._lock.publish(self.address)
             self.continued = await self._controller.campaigns.continue_unattended()
+
+    def _add_services(
+        self,
+        server: grpc.aio.Server,
+        controller: Controller,
+        store: DuckDBStore,
+        socket: HomeSocket,
+    ) -> None:
+        """Offer the services of the controller and of its store behind the home's socket."""
+        audit = AuditLog(self._config.audit_file)
+        service = ControllerService(controller, audit, socket.user)
+        controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, server)
+        protected = partial(campaigns_of_bundles, self._config.bundles_dir)
+        self._database = DatabaseService(store, protected, audit, socket.user)
+        database_pb2_grpc.add_DatabaseServiceServicer_to_server(self._database, server)
+        server.add_insecure_port(f"unix:{socket.inner}")
 
     @property
     def store(self) -> DuckDBStore:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Rows
+from latfarm_predictors.optional_libraries import library
 
 _PRIOR_LOG_SCALE = 1.2
 """Mean of the prior of a log length scale; features are standardised."""
@@ -64,7 +65,7 @@ def search_scales(
         rows: largest number of rows in a part, because a step costs their cube.
         seed: random seed of the parts.
     """
-    from scipy.optimize import minimize
+    minimize = library("scipy.optimize").minimize
 
     count = max(groups, default=-1) + 1
     parts = [
@@ -122,7 +123,7 @@ class _Part:
         Args:
             point: log trend, log signal, log noise, log length scale of each group.
         """
-        from scipy.linalg.lapack import dpotrf, dpotri
+        lapack = library("scipy.linalg.lapack")
 
         trend, signal, noise = np.exp(point[:3])
         shares = [gap * np.exp(-2.0 * log) for gap, log in zip(self.gaps, point[3:], strict=True)]
@@ -132,10 +133,10 @@ class _Part:
         linear = trend * self.linear
         covariance = linear + matern
         covariance[np.diag_indices(len(self.target))] += noise + JITTER
-        factor, failed = dpotrf(covariance, lower=1, overwrite_a=1)
+        factor, failed = lapack.dpotrf(covariance, lower=1, overwrite_a=1)
         if failed:  # a point so extreme that rounding decides: tell the line search to step back
             return 1e10, np.zeros(len(point))
-        half, _ = dpotri(factor, lower=1)
+        half, _ = lapack.dpotri(factor, lower=1)
         inverse = np.tril(half) + np.tril(half, -1).T
         weights = inverse @ self.target
         pull = inverse - np.outer(weights, weights)  # d nll = 0.5 tr(pull dK)

@@ -20,6 +20,7 @@ from latfarm_predictors.gnn.gp_scales import search_scales
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.models.base import check_finite_targets
 from latfarm_predictors.models.gaussian.posterior import matern
+from latfarm_predictors.optional_libraries import library
 
 LEAST_NETWORKS = 8
 """Smallest number of networks that it is fitted to."""
@@ -90,7 +91,7 @@ class NetworkGP:
             NotEnoughDataError: there are fewer than `LEAST_NETWORKS` networks.
             ValueError: shapes differ, or a value is not allowed.
         """
-        from scipy.linalg import solve_triangular
+        solve_triangular = library("scipy.linalg").solve_triangular
 
         rows = _matrix(features)
         latency = check_finite_targets(latency_ms, len(rows), LEAST_NETWORKS)
@@ -130,7 +131,7 @@ class NetworkGP:
             NotEnoughDataError: the process was not fitted.
             ValueError: shapes differ, or a value is not allowed.
         """
-        from scipy.linalg import solve_triangular
+        solve_triangular = library("scipy.linalg").solve_triangular
 
         if not self._fitted:
             raise NotEnoughDataError("a process that was fitted to no network predicts nothing")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from latfarm_predictors.errors import NoTorchError
+from latfarm_predictors.errors import MissingLibraryError, NoTorchError
+from latfarm_predictors.optional_libraries import library
 
 REMEDY = "pip install 'latfarm-predictors[gnn]'"
 """The command that installs what training needs."""
@@ -17,12 +18,11 @@ def torch_module() -> Any:
         NoTorchError: torch is not installed.
     """
     try:
-        import torch
-    except ImportError as error:
+        return library("torch")
+    except MissingLibraryError as error:
         raise NoTorchError(
             f"training NNLP needs torch, which is not installed: {REMEDY}"
         ) from error
-    return torch
 
 
 def chosen_device(name: str = "") -> str:
