@@ -32,8 +32,8 @@ from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training.fit_bundle import provenance
 from latfarm_controller.training.insight_trial import try_insights
-from latfarm_controller.training.training import provenance
 from latfarm_controller.training.training_set import TrainingSet
 from latfarm_predictors import sample
 from latfarm_predictors.features.groups import Router

@@ -62,9 +62,11 @@ def train(
       latfarm train local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train local-onnxruntime1.31-fp32-1t --since 0002 --json
     """
-    from latfarm_controller.cli.database.opened import held
+    from latfarm_controller.api.database_client import held
+    from latfarm_controller.config import load_config
 
-    with held(wait_s) as config:
+    config = load_config()
+    with held(config, wait_s):
         entered = _train(config, platform, since, promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
