@@ -16,6 +16,7 @@ from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.health_check import operator_kernel
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome
+from latfarm_controller.farm.supervision.recovery_ladder import LadderLimits
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -372,3 +373,22 @@ def test_a_board_that_no_campaign_has_used_can_be_quarantined(lab: Lab, store: D
             assert cared.desk.standing("idle") is Standing.WORKING
 
     asyncio.run(play())
+
+
+def test_what_is_wrong_with_a_board_is_told_while_it_waits_for_its_next_step(
+    lab: Lab, store: DuckDBStore
+) -> None:
+    board = lab.board("a")
+    watched(board, lambda: True)
+
+    async def play() -> str:
+        async with ward(lab, store, limits=LadderLimits(pause_s=3600.0)) as cared:
+            await until(lambda: cared.told.count("health_failed") == 2)
+            await until(lambda: "health check runs" not in cared.crew.story("a"))
+            assert cared.state("a") == "checking"
+            return cared.crew.story("a")
+
+    story = asyncio.run(play())
+    assert story.startswith("it could not run one operator on p: ")
+    assert story.endswith("; done so far: restart_worker")
+    assert board.restarts == ["worker"]
