@@ -66,7 +66,15 @@ class ChildProcess:
             os.close(held)
             if log >= 0:
                 os.close(log)
-        return ChildProcess(process, await Channel.over(ours), life)
+        try:
+            channel = await Channel.over(ours)
+        except BaseException:  # the controller stops meanwhile; the process has no task yet
+            process.kill()
+            process.wait()
+            ours.close()
+            os.close(life)
+            raise
+        return ChildProcess(process, channel, life)
 
     @property
     def pid(self) -> int:

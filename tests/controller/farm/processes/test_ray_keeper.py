@@ -17,11 +17,13 @@ import psutil
 import pytest
 from latfarm_controller.errors import FarmError, RayAwayError
 from latfarm_controller.farm.boards.interfaces import BuilderState, BuiltModel, ShardSettings
+from latfarm_controller.farm.processes.channel import Channel
 from latfarm_controller.farm.processes.child_messages import (
     BuildModels,
     ChildOptions,
     ProbeBoard,
 )
+from latfarm_controller.farm.processes.child_process import ChildProcess
 from latfarm_controller.farm.processes.ray_keeper import KeeperTimes, RayKeeper
 from latfarm_controller.farm.processes.remote import RemoteBuilder, RemoteShard
 from latfarm_controller.farm.scheduling.messages import ModelSpec
@@ -151,11 +153,27 @@ def test_a_ray_that_never_starts_is_started_again(tmp_path: Path) -> None:
     times = KeeperTimes(pause_s=0.01, look_s=0.1, silent_looks=10_000, start_s=1.0)
 
     async def scenario() -> None:
-        async with keep(tmp_path, "su", times) as kept:
-            await until(lambda: len(kept.pids()) > 1)
-            assert BuilderState(0, "Ray is away: Ray has not started in time") in kept.told
+        async with keep(tmp_path, "s", times) as kept:
+            why = "Ray has not started in time"
+            again = BuilderState(0, f"Ray is started again after: {why}", starting=True)
+            await until(lambda: again in kept.told)
+            assert BuilderState(0, f"Ray is away: {why}") in kept.told
 
     asyncio.run(scenario())
+
+
+def test_a_process_whose_start_is_cancelled_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(end: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Channel, "over", cancelled)
+    sleeping = [sys.executable, "-c", "import time; time.sleep(3600)", str(tmp_path)]
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(ChildProcess.start(sleeping, None))
+    children = psutil.Process().children()
+    assert not [child for child in children if str(tmp_path) in child.cmdline()]
 
 
 def test_a_start_that_takes_long_is_told_as_an_absence(
