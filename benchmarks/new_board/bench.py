@@ -3,8 +3,8 @@
 How the data are split, what is true and what is reported was fixed before the first fit. The method
 and the list of settings to choose from were developed on the same boards, so that the figures are
 a little too good for boards that nobody has seen; only the choice among the settings is made
-without the left-out boards. The truth is the least latency of ncnn's runs, as
-ncnn's own table is usually read, and the mean that HELP publishes; ncnn's means are judged, too.
+without the left-out boards. The truth is the least latency of each of ncnn's runs, which
+disturbances touch least, and the mean that HELP publishes; ncnn's means are judged, too.
 Ten parts of ncnn's boards, and each maker of NASBench-201's devices, are left out in turn, with all
 configurations of a board and all boards with the same chip. Everything else happens inside the
 remaining boards: the choice of the settings, of the probes, and the width of the intervals. The
