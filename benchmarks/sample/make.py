@@ -54,7 +54,7 @@ MEASUREMENTS = 300
 """Measurements of the characterisation: enough for each group of kernels, and few to store."""
 NETWORKS = 24
 """Calibration networks among them; 9 are enough for 90 % intervals."""
-KERNELS = 32
+KERNELS = 30
 """Number of kernels of each group that are kept; there are many times more of them, because the
 profiles of networks tell hundreds of kernels at once."""
 OF_EACH_OP = 2
@@ -79,6 +79,7 @@ def characterised(measurements: int, networks: int, seed: int) -> TrainingSet:
             settings = {
                 "measurements": measurements,
                 "calibration": networks,
+                "context": 0,  # profiles of the calibration networks tell kernels enough
                 "seed": seed,
             }
             began = client.start("characterize", platform, settings, "sample")
@@ -164,15 +165,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with TemporaryDirectory(prefix="sample-") as home:
         os.environ |= {"LATFARM_HOME": home, "LATFARM_LOCAL_AGENT": "false"}
         data = characterised(options.measurements, options.networks, options.seed)
-        predictor = fitted(data, options.seed)
-    told = provenance(data, options.seed, 0.0)
-    told |= {"board": built_in(KIND), "judged": judged(predictor, options.seed)}
+    write(data, options.seed, options.out)
+
+
+def write(data: TrainingSet, seed: int, out: Path) -> None:
+    """Fit and judge the sample, write its file, and print its scores.
+
+    Raises:
+        SystemExit: the file would be too large.
+    """
+    predictor = fitted(data, seed)
+    told = provenance(data, seed, 0.0)
+    told |= {"board": built_in(KIND), "judged": judged(predictor, seed)}
+    told |= {"kernels": len(predictor.confidence or ())}
     told = {name: value for name, value in told.items() if name not in _LEFT_OUT}
     text = sample.sample_text(state_of(predictor), told)
     if len(text) > MOST_BYTES:
         raise SystemExit(f"{len(text)} bytes are more than {MOST_BYTES}; measure less")
-    options.out.write_text(text, encoding="utf-8")
-    print(f"{options.out}: {len(text)} bytes", file=sys.stderr)
+    out.write_text(text, encoding="utf-8")
+    print(f"{out}: {len(text)} bytes", file=sys.stderr)
     print(json.dumps(told["judged"], indent=1))
 
 
