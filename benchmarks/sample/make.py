@@ -187,7 +187,9 @@ def write(data: TrainingSet, seed: int, out: Path) -> None:
     print(json.dumps(told["judged"], indent=1))
 
 
-_LEFT_OUT = frozenset({"trained_at", "host_noise", "versions"})
+_LEFT_OUT = frozenset(
+    {"boards", "campaign", "fingerprint", "host_noise", "steadiness", "trained_at", "versions"}
+)
 """What a bundle's provenance tells of the time and the machine of its making."""
 
 
