@@ -1,7 +1,7 @@
 """The folder of all state, found without reading any other setting.
 
-Reading the settings takes a tenth of a second, most of it for the library that checks them. A
-command that needs only the folder asks here first.
+Reading the settings takes hundredths of a second, most of them to make what checks the settings. A
+command that must be quick and needs only the folder asks here first.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def own_folder() -> Path:
     home = home_without_settings()
     if home is not None:
         return home / BUNDLES
-    from latfarm_controller.config import load_config  # takes a tenth of a second
+    from latfarm_controller.config import load_config  # it is slow to import
 
     return load_config().bundles_dir
 
