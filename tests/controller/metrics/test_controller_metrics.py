@@ -248,7 +248,7 @@ def test_predictions_are_compared_while_no_board_here_times(
 ) -> None:
     monkeypatch.setattr(metrics_port, "LOOK_S", 0.01)
     path = tmp_path / "bundles" / "p" / "0001.zip"
-    monkeypatch.setattr(bundles, "newest", lambda _folder: {"p": path})
+    monkeypatch.setattr(bundles, "promoted", lambda _folder: {"p": path})
     monkeypatch.setattr("latfarm_predictors.bundle.load_bundle", lambda _path: Predictor())
     metrics, farm = ControllerMetrics(), Farm()
     where = {"platform": "p", "purpose": "network"}
