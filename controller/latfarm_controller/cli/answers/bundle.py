@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
@@ -21,16 +22,15 @@ app = typer.Typer(
     \b
     Examples:
       latfarm bundle list
-      latfarm bundle show local-onnxruntime1.31-fp32-1t
-      latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle export -p local-onnxruntime1.31-fp32-1t pixel.zip
       latfarm bundle import pixel.zip
     """,
 )
 
 
-Platform = Annotated[
-    str, typer.Argument(help="Platform of the bundle.", autocompletion=complete.platforms)
-]
+PlatformOnce = formerly(first="--platform")
+"""The class of commands whose first argument was the platform."""
 
 
 def register(root: typer.Typer) -> None:
@@ -69,9 +69,9 @@ def list_bundles(as_json: inputs.Json = False) -> None:
     output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in found.items()])
 
 
-@app.command("show")
+@app.command("show", cls=PlatformOnce)
 def show_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
     ] = 0.9,
@@ -83,8 +83,8 @@ def show_bundle(
 
     \b
     Examples:
-      latfarm bundle show local-onnxruntime1.31-fp32-1t
-      latfarm bundle show local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
     """
     from latfarm_predictors.bundle import read_provenance
 
@@ -114,9 +114,9 @@ def show_bundle(
     output.table("", ["", ""], [list(row) for row in rows])
 
 
-@app.command("remove")
+@app.command("remove", cls=PlatformOnce)
 def remove_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     every: Annotated[
         bool,
         typer.Option(
@@ -133,8 +133,8 @@ def remove_bundle(
 
     \b
     Examples:
-      latfarm bundle remove local-onnxruntime1.31-fp32-1t
-      latfarm bundle remove local-onnxruntime1.31-fp32-1t --all
+      latfarm bundle remove -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle remove -p local-onnxruntime1.31-fp32-1t --all
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import newest, remove
@@ -151,16 +151,16 @@ def remove_bundle(
     output.err().print(f"{platform} now uses {left}" if left else f"{platform} has no bundle now")
 
 
-@app.command("export")
+@app.command("export", cls=PlatformOnce)
 def export_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     path: Annotated[Path, typer.Argument(help="File to write.")],
 ) -> None:
     """Copy the newest bundle of a platform to a file.
 
     \b
     Examples:
-      latfarm bundle export local-onnxruntime1.31-fp32-1t laptop.zip
+      latfarm bundle export -p local-onnxruntime1.31-fp32-1t laptop.zip
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import export
@@ -189,9 +189,9 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
     output.err().print(f"the bundle of {platform} was copied to {kept}")
 
 
-@app.command("retrain")
+@app.command("retrain", cls=PlatformOnce)
 def retrain_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -203,7 +203,7 @@ def retrain_bundle(
 
     \b
     Examples:
-      latfarm bundle retrain local-onnxruntime1.31-fp32-1t
+      latfarm bundle retrain -p local-onnxruntime1.31-fp32-1t
     """
     from latfarm_controller.cli.shell.progress import StageBars, bars
     from latfarm_controller.config import load_config

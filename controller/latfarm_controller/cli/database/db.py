@@ -9,6 +9,7 @@ import typer
 
 from latfarm_controller.cli.database import db_exchange
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
@@ -189,11 +190,15 @@ def gc(
     )
 
 
-@app.command()
+@app.command(cls=formerly({"--to": "--output"}))
 def repair(
     to: Annotated[
         Path | None,
-        typer.Option(help="File to write. Default: beside the store, with the suffix .repaired."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write. Default: beside the store, with the suffix .repaired.",
+        ),
     ] = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -206,7 +211,7 @@ def repair(
     \b
     Examples:
       latfarm db repair
-      latfarm db repair --to saved.duckdb --json
+      latfarm db repair --output saved.duckdb --json
     """
     from latfarm_controller.cli.database.opened import held
     from latfarm_controller.store.upkeep.repair import repair as save

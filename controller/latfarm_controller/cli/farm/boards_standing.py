@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
@@ -19,31 +20,24 @@ Reason = Annotated[
     str,
     typer.Option("--reason", help="Reason, which latfarm boards and latfarm boards events show."),
 ]
-Hold = Annotated[
-    float,
-    typer.Option(
-        "--wait-store",
-        min=0.0,
-        help="Seconds to wait while another command holds the store. 0: fail at once.",
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(drain)
-    app.command()(quarantine)
-    app.command()(resume)
+    app.command(cls=formerly({"--wait-store": "--wait"}, flags={"--wait": "--until-idle"}))(drain)
+    app.command(cls=formerly({"--wait-store": "--wait"}))(quarantine)
+    app.command(cls=formerly({"--wait-store": "--wait"}))(resume)
     app.command()(events)
 
 
 def drain(
     name: Name,
     reason: Reason = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Return only when nothing runs on the board any more.")
+    until_idle: Annotated[
+        bool,
+        typer.Option("--until-idle", help="Return only when nothing runs on the board any more."),
     ] = False,
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Give a board no new work; it finishes the work that it has. `resume` ends this.
@@ -51,13 +45,13 @@ def drain(
     \b
     Examples:
       latfarm boards drain pixel4 --reason "new battery"
-      latfarm boards drain pixel4 --wait
+      latfarm boards drain pixel4 --until-idle
     """
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
         status = client.drain_board(name, reason)
-        if wait:
+        if until_idle:
             for status in client.watch_board(name):
                 output.err().print(f"{name}: {status.standing}, {status.under_way} under way")
     _show(status, as_json)
@@ -66,7 +60,7 @@ def drain(
 def quarantine(
     name: Name,
     reason: Reason = "",
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Stop a board, and discard what it measured last.
@@ -95,7 +89,7 @@ def resume(
             "comparing it. Use this after a change of the board that changes its speed.",
         ),
     ] = False,
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Let a board work again.

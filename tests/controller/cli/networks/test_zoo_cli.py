@@ -118,7 +118,7 @@ def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None
         (("export", "alexnet", "-o", "a", "--dtype", "int4"), "not 'int4'"),
         (("export", "alexnet", "-o", "a", "-f", "ncnn", "--dtype", "int8"), "not 'int8'"),
         (("export", "alexnet", "--jsonl", "a", "-f", "onnx"), "graph-json, not onnx"),
-        (("export", "alexnet", "-o", "a", "--rule", "x"), "known rules: wide, nn-meter"),
+        (("export", "alexnet", "-o", "a", "--variant-rule", "x"), "known rules: wide, nn-meter"),
         (
             ("export", "alexnet", "-o", "a", "--variants", "2", "--width", "0.5"),
             "variants draw their own widths",
@@ -186,10 +186,10 @@ def test_export_overwrites_only_when_told(latfarm: Latfarm, tmp_path: Path) -> N
     told = ended.err.splitlines()
     assert "1 graph was written to" in told[0]
     assert "nasbench201@5" in told[1]
-    assert "exists; --force overwrites it" in told[1]
+    assert "exists; --replace replaces it" in told[1]
     assert (tmp_path / "nasbench201@5.json").read_text() == "mine"
     assert (tmp_path / "nasbench201@6.json").exists()
-    assert latfarm(*command, tmp_path, "--force").code == 0
+    assert latfarm(*command, tmp_path, "--replace").code == 0
     assert (tmp_path / "nasbench201@5.json").read_text() != "mine"
 
 
@@ -245,8 +245,10 @@ def test_the_dataset_goes_into_one_file(latfarm: Latfarm, tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*"))) + len(list(tmp_path.glob(".*"))) == 3
     again = latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl")
     assert again.code == 2
-    assert "exists; --force overwrites it" in again.line
-    assert latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl", "--force").code == 0
+    assert "exists; --replace replaces it" in again.line
+    assert (
+        latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl", "--replace").code == 0
+    )
     assert [graph.name for graph in lines(tmp_path / "d.jsonl")] == ["alexnet"]
 
 
