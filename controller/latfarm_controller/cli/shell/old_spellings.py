@@ -75,14 +75,16 @@ def formerly(
         flags: see `OldSpellings`.
         first: the option that was the first argument before, for example `--platform`.
     """
-    old = OldSpellings(options or {}, flags or {}, first)
+    accepted = OldSpellings(options or {}, flags or {}, first)
 
     class Command(TyperCommand):
         """A command that accepts old spellings."""
 
+        old = accepted
+
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             """Parse the command line after old spellings were replaced."""
-            today, told = rewritten(args, old, _line_of(self, first))
+            today, told = rewritten(args, accepted, _line_of(self, first))
             if not ctx.resilient_parsing:
                 name = ctx.command_path.removeprefix("latfarm ")
                 for sentence in told:
