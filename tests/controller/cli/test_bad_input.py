@@ -218,6 +218,7 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("boards", "add", "b", "nowhere"), "host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
         (("boards", "remove", "b"), "no board 'b'"),
+        (("bundle", "show"), "no platform has a bundle yet"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_starts(

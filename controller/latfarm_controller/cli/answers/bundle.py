@@ -71,7 +71,7 @@ def list_bundles(as_json: inputs.Json = False) -> None:
 
 @app.command("show", cls=PlatformOnce)
 def show_bundle(
-    platform: inputs.Platform,
+    platform: inputs.BundlePlatform = "",
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
     ] = 0.9,
@@ -83,6 +83,7 @@ def show_bundle(
 
     \b
     Examples:
+      latfarm bundle show
       latfarm bundle show -p local-onnxruntime1.31-fp32-1t
       latfarm bundle show -p local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
     """

@@ -302,6 +302,8 @@ def build(
     from latfarm_controller.errors import UsageError
 
     inputs.check_format(model_format, dtype)
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; name a file in it")
     if out.exists() and not replace:
         raise UsageError(f"{out} exists; give --replace to replace it")
     if not out.parent.is_dir():

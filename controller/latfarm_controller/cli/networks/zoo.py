@@ -44,7 +44,7 @@ Resolution = Annotated[
         min=0, help="Input size: pixels of each side, or tokens of a sequence. 0: as published."
     ),
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Batch size.")]
+Batch = Annotated[int, typer.Option(min=1, max=inputs.MOST_BATCH, help="Batch size.")]
 Task = Annotated[
     str,
     typer.Option(help="List only families for this task: classification, detection or language."),

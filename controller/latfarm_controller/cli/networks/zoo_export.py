@@ -109,6 +109,9 @@ def target_of(out: Path | None, jsonl: Path | None, model_format: str, dtype: st
     if jsonl is not None and wanted != "graph-json":
         raise UsageError(f"--jsonl writes the format graph-json, not {wanted}")
     path = cast(Path, out if jsonl is None else jsonl)
+    if path.exists() and path.is_dir() != (jsonl is None):
+        what = "is a file; name a folder" if jsonl is None else "is a folder; name a file in it"
+        raise UsageError(f"{path} {what}")
     return ExportTarget(path, jsonl is not None, wanted, dtype)
 
 

@@ -201,6 +201,7 @@ def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) ->
         ),
         (("-o", file), "exists; give --replace"),
         (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),
+        (("-o", tmp_path, "--replace"), "is a folder; name a file in it"),
     ):
         ended = latfarm("graph", "build", file, *arguments)
         assert ended.code == 2, arguments

@@ -97,6 +97,25 @@ def test_show_tells_stages_totals_and_publication(latfarm: Latfarm) -> None:
     assert "112x112" in text
 
 
+def test_a_target_of_the_wrong_kind_is_refused(latfarm: Latfarm, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for arguments, says in (
+        (("-o", file), "file is a file; name a folder"),
+        (("--jsonl", tmp_path, "--replace"), "is a folder; name a file in it"),
+        (("-o", tmp_path, "--batch", "99999999999"), "--batch"),
+    ):
+        ended = latfarm("zoo", "export", "alexnet", *arguments)
+        assert ended.code == 2, ended
+        assert says in ended.err
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_unknown_name_is_told_where_all_of_them_are(latfarm: Latfarm) -> None:
+    assert latfarm("zoo", "show", "qqq").line.endswith("latfarm zoo list shows all of them")
+
+
 def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None:
     cell = json.loads(latfarm("zoo", "show", "nasbench201@17", "--json").out)
     assert cell["hash"] == network_hash_of(zoo.build("nasbench201@17"))
