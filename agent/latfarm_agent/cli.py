@@ -129,7 +129,7 @@ def _rack(args: argparse.Namespace, parent_pid: int) -> int:
         faults = read_faults(args.faults, board_names(args.name, args.boards))
     rack = Rack(
         RackConfig(
-            profile=args.profile.absolute(),
+            profile=args.profile,
             boards=args.boards,
             service=_service_config(args),
             name=args.name,
