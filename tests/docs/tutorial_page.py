@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ANYTHING = "..."
@@ -70,11 +71,7 @@ def steps_of(page: Path) -> list[Step]:
             steps.append(Step(last.command, (*last.shown, line), last.line))
     if inside:
         raise PageError(f"{page.name}: a console block is not closed")
-    return [_with_code(step, following) for step, following in _pairs(steps)]
-
-
-def _pairs(steps: Sequence[Step]) -> list[tuple[Step, Step | None]]:
-    return list(zip(steps, [*steps[1:], None], strict=True))
+    return [_with_code(step, following) for step, following in zip_longest(steps, steps[1:])]
 
 
 def _with_code(step: Step, following: Step | None) -> Step:
