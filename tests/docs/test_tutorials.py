@@ -62,7 +62,7 @@ def copy_checkout(folder: Path) -> None:
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
     subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
     environment = folder / ".venv"
-    venv.create(environment, with_pip=False)
+    venv.create(environment, symlinks=True, with_pip=False)
     (packages,) = environment.glob("lib/*/site-packages")
     own = [str(folder / name) for name in ("protos", "predictors", "agent", "controller")]
     shared = [path for path in sys.path if path.endswith("site-packages")]
