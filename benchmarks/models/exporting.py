@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,31 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
 
 
+SUPPRESSIONS = ("nms", "qnms")
+"""Operators of torchvision that its import registers, whether or not they were compiled."""
+
+
+def lend_operators() -> None:
+    """Let timm import a torchvision that was built for another build of torch.
+
+    Its compiled part is then missing, and its import fails because operators are not there. No
+    model of the suite needs these operators.
+    """
+    try:
+        import_module("torchvision")
+    except RuntimeError:
+        for name in SUPPRESSIONS:
+            torch.library.define(
+                f"torchvision::{name}", "(Tensor boxes, Tensor scores, float overlap) -> Tensor"
+            )
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+
+
 def made(export: Export) -> nn.Module:
     """The model, with random weights."""
     if export.library == "timm":
+        lend_operators()
         import timm
 
         model: nn.Module = timm.create_model(export.name, pretrained=False)

@@ -120,7 +120,7 @@ def _plain(line: str) -> str:
 def _pattern(line: str) -> re.Pattern[str]:
     """The lines that a shown line stands for."""
     texts = _plain(line).split(ANYTHING)
-    return re.compile(".*".join(_without_numbers(text) for text in texts))
+    return re.compile(".*".join(_without_numbers(text.strip()) for text in texts))
 
 
 def _without_numbers(text: str) -> str:
