@@ -59,8 +59,9 @@ def copy_checkout(folder: Path) -> None:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+    somebody = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "Begin"]):
+        subprocess.run(["git", *somebody, *words], cwd=folder, check=True)
     environment = folder / ".venv"
     venv.create(environment, symlinks=True, with_pip=False)
     (packages,) = environment.glob("lib/*/site-packages")
