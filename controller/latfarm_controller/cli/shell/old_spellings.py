@@ -141,7 +141,7 @@ def rewritten(
                 places.append(len(made))
             made.append(word)
     made += late
-    if old.first and line.lacks_first(made, len(places)):
+    if old.first and places and line.lacks_first(made, len(places) + len(late)):
         value = made.pop(places[0])
         told.append(f"{value} without an option is now {old.first} {value}")
         made[:0] = [old.first, value]
