@@ -347,7 +347,7 @@ def test_the_events_of_a_board_that_never_was_are_refused(lab: Any) -> None:
     async def main() -> None:
         async with lab.controller() as controller:
             assert await controller.control.events("toy") == []
-            with pytest.raises(UsageError, match="no board 'toi'"):
-                await controller.control.events("toi")
+            with pytest.raises(UsageError, match="no board 'toyy'"):
+                await controller.control.events("toyy")
 
     asyncio.run(main())
