@@ -153,7 +153,7 @@ SUPPRESSIONS = ("nms", "qnms")
 
 
 def lend_operators() -> None:
-    """Let timm import a torchvision that was built for another build of torch.
+    """Let timm and transformers import a torchvision that was built for another build of torch.
 
     Its compiled part is then missing, and its import fails because operators are not there. No
     model of the suite needs these operators.
@@ -171,8 +171,8 @@ def lend_operators() -> None:
 
 def made(export: Export) -> nn.Module:
     """The model, with random weights."""
+    lend_operators()
     if export.library == "timm":
-        lend_operators()
         import timm
 
         model: nn.Module = timm.create_model(export.name, pretrained=False)

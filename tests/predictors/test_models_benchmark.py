@@ -59,7 +59,7 @@ def test_a_small_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> No
     b = GraphBuilder("net")
     graph = b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))])
     file = write(graph, tmp_path / "net.onnx")
-    words = [sys.executable, "-m", "benchmarks.models.measuring", file, "0"]
+    words: list[str | Path] = [sys.executable, "-m", "benchmarks.models.measuring", file, "0"]
     told, why = run.call(words, 120.0)
     assert why == ""
     assert float(told) > 0.0

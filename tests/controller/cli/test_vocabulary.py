@@ -79,8 +79,8 @@ def short_and_long() -> Iterator[tuple[str, str]]:
     for _, option in options():
         long = next(name for name in option.opts if name.startswith("--"))
         yield from ((name, long) for name in option.opts if not name.startswith("--"))
-    (subparsers,) = (a for a in make_parser()._actions if isinstance(a.choices, dict))
-    for parser in subparsers.choices.values():
+    (commands,) = (a.choices for a in make_parser()._actions if isinstance(a.choices, dict))
+    for parser in commands.values():
         for action in parser._actions:
             long = next((name for name in action.option_strings if name.startswith("--")), "")
             yield from ((n, long) for n in action.option_strings if not n.startswith("--"))
