@@ -164,7 +164,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -226,8 +226,22 @@ bench-speed: setup ## how many graphs a second the zoo makes; reading, hashing, 
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/zoo_speed.py
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/graph_speed.py
 
+bench-startup: setup ## how long commands take from start to end; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.startup.commands $(or $(BENCH_FLAGS),--write benchmarks/startup/startup.json)
+
 bench-idle: setup ## what an agent that has nothing to do takes: memory and processor
 	@$(BIN)/python -m benchmarks.idle --write benchmarks/idle.json $(BENCH_FLAGS)
+
+bench-models: setup .venvs/models/.ready ## exports of torch, timm and transformers: are they read and predicted?
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.models.run $(or $(BENCH_FLAGS),--write benchmarks/models/models.json)
+
+# Gigabytes, and no part of the tests. TORCH chooses a build, such as one without CUDA.
+TORCH ?= torch
+
+.venvs/models/.ready: benchmarks/models/requirements.txt
+	@$(UV) venv --quiet --clear .venvs/models
+	@$(UV) pip install --quiet --python .venvs/models/bin/python '$(TORCH)' -r $<
+	@touch $@
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ examples:
 """
 RACK_EXAMPLES = """\
 examples:
+  latfarm-agent rack npu --boards 8 --inventory boards.json
   latfarm-agent rack profile.json --boards 64 --measuring-time 1s --inventory boards.json
   latfarm-agent rack profile.json --boards 1000 --measuring-time 5s --listen 127.0.0.1:20000
   latfarm-agent rack profile.json --boards 8 --name bad --faults faults.json
@@ -55,10 +57,19 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|min)")
 """A number and a unit."""
 
 
+_UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+"""How argparse refuses a command that does not exist: its name, and those that do."""
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
+        found = _UNKNOWN.search(message)
+        if found is not None:
+            known = [name.strip(" '") for name in found[2].split(",")]
+            near = difflib.get_close_matches(found[1], known, n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
@@ -177,7 +188,10 @@ def _add_rack(commands: Any) -> _Parser:
 
 def _add_rack_boards(rack: argparse.ArgumentParser) -> None:
     rack.add_argument(
-        "profile", type=Path, metavar="PROFILE", help="file with the profile of all boards (JSON)"
+        "profile",
+        type=Path,
+        metavar="PROFILE",
+        help="profile of all boards: npu, gpu or cpu, which are built in, or a file (JSON)",
     )
     rack.add_argument(
         "--boards", type=_positive, required=True, metavar="N", help="number of boards"
@@ -370,8 +384,7 @@ def _duration_ms(text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    """A number above 0; argparse reports a ValueError as an invalid value."""
-    value = int(text)
-    if value <= 0:
-        raise ValueError(text)
-    return value
+    """A whole number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)

@@ -129,7 +129,7 @@ def _rack(args: argparse.Namespace, parent_pid: int) -> int:
         faults = read_faults(args.faults, board_names(args.name, args.boards))
     rack = Rack(
         RackConfig(
-            profile=args.profile.absolute(),
+            profile=args.profile,
             boards=args.boards,
             service=_service_config(args),
             name=args.name,
@@ -168,7 +168,7 @@ def _service_config(args: argparse.Namespace) -> ServiceConfig:
     from latfarm_agent.service.server import ServiceConfig
 
     return ServiceConfig(
-        state_dir=args.state_dir or default_state_dir(args.name),
+        state_dir=_state_dir(args),
         listen=args.listen,
         controller=getattr(args, "controller", ""),
         controller_name=getattr(args, "controller_name", ""),
@@ -188,7 +188,7 @@ def _work(
     from latfarm_agent.link.server import BenchServer
     from latfarm_agent.service.lifetime import Ending
 
-    work_dir = (args.state_dir or default_state_dir(args.name)) / "bench"
+    work_dir = _state_dir(args) / "bench"
     try:
         work_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -323,6 +323,21 @@ def _tls_files(args: argparse.Namespace) -> AgentTlsFiles | None:
     if not all(given):
         raise AgentUsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
     return AgentTlsFiles(args.tls_cert, args.tls_key, args.tls_ca, args.tls_revoked)
+
+
+def _state_dir(args: argparse.Namespace) -> Path:
+    """Where the agent keeps its state.
+
+    Unless a folder is given, it lies in the home of latfarm. That home belongs to its owner alone,
+    whichever program makes it first.
+    """
+    if args.state_dir is not None:
+        return Path(args.state_dir)
+    folder = default_state_dir(args.name)
+    with contextlib.suppress(OSError):  # whoever writes there first tells what is wrong
+        for path in (folder.parent.parent, folder.parent, folder):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def default_state_dir(name: str) -> Path:

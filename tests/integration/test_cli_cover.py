@@ -96,7 +96,7 @@ def test_a_bundle_of_old_says_how_to_gain_confidence(shell: Any, farm: Any, mode
     answer = shell.run(*asked, "--json").json
     refused = shell.run(*asked, "--explain")
     assert refused.code == 2
-    command = f"latfarm bundle retrain {farm.platform}"
+    command = f"latfarm bundle retrain -p {farm.platform}"
     assert command in refused.err
     done = shell.run(*shlex.split(command)[1:])
     assert done.code == 0, done
@@ -135,7 +135,10 @@ def test_a_bundle_from_elsewhere_cannot_be_added_to(
 ) -> None:
     shell = farm.shell("elsewhere", *characterized.boards)
     shutil.copytree(characterized.shell.home / "bundles", shell.home / "bundles")
-    for arguments in (("cover", model, "-p", farm.platform), ("bundle", "retrain", farm.platform)):
+    for arguments in (
+        ("cover", model, "-p", farm.platform),
+        ("bundle", "retrain", "-p", farm.platform),
+    ):
         ended = shell.run(*arguments)
         assert ended.code == 2
         assert "was made elsewhere" in ended.err

@@ -167,7 +167,7 @@ def test_bundle_export_and_import(
 ) -> None:
     platform = characterized.ended.json["rules"]["platform"]
     file = tmp_path / "toy.zip"
-    assert alone.run("bundle", "export", platform, file).code == 0
+    assert alone.run("bundle", "export", "-p", platform, file).code == 0
     other = farm.shell("other")
     assert other.run("bundle", "import", file).code == 0
     listed = other.run("bundle", "--json").json
@@ -197,7 +197,7 @@ def test_bundle_export_and_import(
     assert other.listing() == before
     there = tmp_path / "kept.zip"
     there.write_text("what was here before")
-    assert other.with_small_files(1000, "bundle", "export", platform, there).code == 1
+    assert other.with_small_files(1000, "bundle", "export", "-p", platform, there).code == 1
     assert there.read_text() == "what was here before"
 
 

@@ -20,7 +20,7 @@ def test_report_makes_it_again_as_data_and_as_a_file(characterized: Any, tmp_pat
     platform = characterized.ended.json["rules"]["platform"]
     shell = characterized.shell
     target = tmp_path / "deep" / "again.html"
-    done = shell.run("report", platform, "--json", "--output", target)
+    done = shell.run("report", "-p", platform, "--json", "--output", target)
     facts = done.json
     assert facts["platform"] == platform
     assert facts["campaign"]["campaign_id"] == characterized.ended.json["campaign_id"]
@@ -32,7 +32,7 @@ def test_report_makes_it_again_as_data_and_as_a_file(characterized: Any, tmp_pat
 
 
 def test_an_unknown_platform_is_a_usage_error(characterized: Any) -> None:
-    ended = characterized.shell.run("report", "no-such")
+    ended = characterized.shell.run("report", "-p", "no-such")
     assert ended.code == 2
     assert "nothing is known about platform 'no-such'" in ended.err
     assert len(ended.err.strip().splitlines()) <= 2

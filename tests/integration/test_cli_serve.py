@@ -161,7 +161,7 @@ def test_campaigns_outlive_their_clients(
     config = json.loads(quick) | {"passes": 3}
     config["settings"]["sessions"] = 3
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
-    command += ("--model", folder, "--config", json.dumps(config), "--name", "many", "--json")
+    command += (folder, "--config", json.dumps(config), "--name", "many", "--json")
     before = measured(characterized)
     for board in characterized.boards:
         board.allow(20)  # the campaign cannot end before it is cancelled

@@ -27,7 +27,7 @@ def test_killed_interrupted_and_resumed(
     # The lease of a killed controller must end before the board can be used again.
     shell = farm.shell("home", board, LATFARM_LEASE_MS="2000")
     command: tuple[Any, ...] = ("campaign", "run", "networks", "-p", farm.platform)
-    command += ("--model", models(COUNT), "--config", quick, "--name", "c", "--json")
+    command += (models(COUNT), "--config", quick, "--name", "c", "--json")
 
     # The board stops after this number of measurements and waits for the test, so that the campaign
     # cannot end before it is killed or interrupted.

@@ -153,7 +153,7 @@ def test_certificates_and_enrolment_are_in_the_audit_log(
         ("authority.finished", "the former authority"),
     ]
     assert {entry["actor"] for entry in told} == {ME}
-    assert run(["audit", "--last", "2"]) == 0
+    assert run(["audit", "--limit", "2"]) == 0
     assert "authority.switched" in capsys.readouterr().out
 
 

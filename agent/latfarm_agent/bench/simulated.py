@@ -15,7 +15,6 @@ from latfarm_agent.bench.seats import Seat
 from latfarm_agent.board.conditions import Sensors, fingerprint
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.runtimes.base import PlatformSpec
-from latfarm_agent.runtimes.simulated.built_in import BUILT_IN
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_agent.worker.channel import Message
 
@@ -49,17 +48,9 @@ class SimulatedBoard:
         root: Path,
         sensors: Sensors | None = None,
     ) -> None:
-        path = Path(profile_path)
-        if path.exists() or str(path) not in BUILT_IN:
-            path = path.absolute()
         try:
-            self._profile = BoardProfile.read(path)
-        except FileNotFoundError as error:
-            raise AgentUsageError(
-                f"--simulate: there is no file {profile_path}, and no built-in board of that name; "
-                f"built in are: {', '.join(BUILT_IN)}"
-            ) from error
-        except (OSError, ValueError) as error:
+            path, self._profile = BoardProfile.asked_for(Path(profile_path))
+        except ValueError as error:
             raise AgentUsageError(f"--simulate: {error}") from error
         self.cores: Cores = {count: () for count in options.config.threads}
         self.sensors = sensors or Sensors((), root)

@@ -219,10 +219,10 @@ class Rack:
                 f"--name {config.name!r}: letters, digits, '.', '_' and '-' only, at most 58"
             )
         try:
-            BoardProfile.read(config.profile)
-        except (OSError, ValueError) as error:
+            path, _ = BoardProfile.asked_for(config.profile)
+        except ValueError as error:
             raise AgentUsageError(f"PROFILE: {error}") from error
-        self._config = config
+        self._config = replace(config, profile=path)
         self._host, self._first_port = split_address(config.service.listen)
         last = self._first_port + config.boards - 1
         if self._first_port and last > LAST_PORT:

@@ -175,8 +175,17 @@ class BoardControl:
             await asyncio.sleep(LOOK_S)
 
     async def events(self, name: str) -> list[BoardEvent]:
-        """What was decided about a board, newest first; about all boards where `name` is empty."""
-        return await asyncio.to_thread(self._store.board_events, name)
+        """What was decided about a board, newest first; about all boards where `name` is empty.
+
+        A board that was removed keeps its events.
+
+        Raises:
+            UsageError: there is no such board, and there never was.
+        """
+        found = await asyncio.to_thread(self._store.board_events, name)
+        if name and not found:
+            self._fleet.address(name)
+        return found
 
     def with_standing(self, board: BoardSummary) -> BoardSummary:
         """The same board, with whether it may work, and why it may not."""

@@ -114,7 +114,7 @@ def _own(folder: Path, own: Path | None) -> list[Path]:
     if own is not None:
         found = [max(own.glob(f"{_stem(name)}-*.whl"), default=None) for name in OWN]
         if None in found:
-            raise UsageError(f"--own {own}: must hold wheels of {' and '.join(OWN)}")
+            raise UsageError(f"--own-wheels {own}: must hold wheels of {' and '.join(OWN)}")
         return [path for path in found if path is not None]
     sources = [_source(name) for name in OWN]
     place = folder / "own" / _digest(sources)
@@ -139,7 +139,9 @@ def _source(name: str) -> Path:
     url = json.loads(text)["url"] if text else ""
     path = Path(unquote(urlparse(url).path))
     if not url.startswith("file:") or not (path / "pyproject.toml").exists():
-        raise UsageError(f"{name} does not run from a checkout here: give its wheel with --own")
+        raise UsageError(
+            f"{name} does not run from a checkout here: give its wheel with --own-wheels"
+        )
     return path
 
 

@@ -57,7 +57,7 @@ def find(name: str) -> tuple[Family, int]:
     family = FAMILIES.get(stem)
     if family is None:
         near = nearest_names.hint(stem, FAMILIES)
-        raise UsageError(f"no zoo family {stem!r}{near or '; known: ' + ', '.join(FAMILIES)}")
+        raise UsageError(f"no zoo family {stem!r}{near or '; latfarm zoo list shows all of them'}")
     if at and not (family.drawn and seed.isdecimal()):
         hint = (
             "must be a number" if family.drawn else "needs a drawn family (nasbench201, synthetic)"

@@ -284,7 +284,7 @@ def command(platform: str, models: Sequence[str] = (), *, layer: str = "", famil
 
 def retrain_command(platform: str) -> str:
     """The command that trains a new bundle of a platform."""
-    return shlex.join(["latfarm", "bundle", "retrain", platform])
+    return shlex.join(["latfarm", "bundle", "retrain", "-p", platform])
 
 
 def _names(answer: Answer) -> list[str]:

@@ -152,4 +152,6 @@ def test_a_profile_that_is_not_there_is_a_usage_error(
 ) -> None:
     processes.profile.unlink()
     assert cli.main(processes.arguments()) == 2
-    assert "PROFILE" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "PROFILE: there is no file " in told
+    assert "built in are: npu, gpu, cpu" in told

@@ -167,6 +167,23 @@ def test_the_state_lives_under_the_users_data(
         cli.default_state_dir("../local")
 
 
+def test_the_home_belongs_to_its_owner_also_where_the_agent_makes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = tmp_path / "data" / "latfarm"
+    monkeypatch.delenv("LATFARM_HOME", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    asked = arguments.make_parser().parse_args(["serve", "--name", "toy"])
+    assert cli._state_dir(asked) == home / "agents" / "toy"
+    for folder in (home, home / "agents", home / "agents" / "toy"):
+        assert folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("XDG_DATA_HOME", "/dev/null/data")  # told by who writes there first
+    assert cli._state_dir(asked) == Path("/dev/null/data/latfarm/agents/toy")
+    given = arguments.make_parser().parse_args(["serve", "--state-dir", str(tmp_path / "given")])
+    assert cli._state_dir(given) == tmp_path / "given"
+    assert not (tmp_path / "given").exists()
+
+
 def test_addresses() -> None:
     assert split_address("127.0.0.1:5") == ("127.0.0.1", 5)
     assert split_address("[::1]:0") == ("::1", 0)

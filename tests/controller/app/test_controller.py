@@ -305,3 +305,13 @@ def test_platforms_and_boards(lab: Any, tmp_path: Path) -> None:
                 await controller.campaigns.start("networks", "x", networks(lab, 1), "")
 
     asyncio.run(main())
+
+
+def test_the_events_of_a_board_that_never_was_are_refused(lab: Any) -> None:
+    async def main() -> None:
+        async with lab.controller() as controller:
+            assert await controller.control.events("toy") == []
+            with pytest.raises(UsageError, match="no board 'toyy'"):
+                await controller.control.events("toyy")
+
+    asyncio.run(main())

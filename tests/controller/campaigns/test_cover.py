@@ -264,7 +264,7 @@ def test_a_bundle_without_measurements_can_be_trained_again(home: Home) -> None:
     predictor = load_bundle(home.bundles / "0001.zip")
     predictor.confidence = None
     save_bundle(predictor, path, read_provenance(home.bundles / "0001.zip"))
-    with pytest.raises(NoConfidenceError, match=f"latfarm bundle retrain {PLATFORM}"):
+    with pytest.raises(NoConfidenceError, match=f"latfarm bundle retrain -p {PLATFORM}"):
         choose(load_bundle(path), [network()], 10)
     entered = retrain(home.config, home.store, PLATFORM)
     new = entered.path

@@ -210,14 +210,15 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
     [
         (("campaign", "run", "kernels", "-p", "p", "--config", "{"), "not valid JSON"),
         (("campaign", "run", "kernels", "-p", "p", "--config", "[]"), "JSON object"),
-        (("campaign", "run", "kernels", "-p", "p", "--model", "x.onnx"), "campaign run networks"),
-        (("campaign", "run", "networks", "-p", "p", "--model", "x.onnx"), "no such file"),
+        (("campaign", "run", "kernels", "-p", "p", "x.onnx"), "campaign run networks"),
+        (("campaign", "run", "networks", "-p", "p", "x.onnx"), "no such file"),
         (("results", "export", "x.txt"), ".csv or .parquet"),
-        (("bundle", "export", "p", "x.zip"), "there is no bundle for platform 'p'"),
+        (("bundle", "export", "-p", "p", "x.zip"), "there is no bundle for platform 'p'"),
         (("bundle", "import", "x.zip"), "no such file"),
         (("boards", "add", "b", "nowhere"), "host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
         (("boards", "remove", "b"), "no board 'b'"),
+        (("bundle", "show"), "no platform has a bundle yet"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_starts(

@@ -32,7 +32,7 @@ def home(lab: toy.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_writes_the_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["report", toy.PLATFORM]) == 0
+    assert main.run(["report", "-p", toy.PLATFORM]) == 0
     path = home / "reports" / f"{toy.PLATFORM}.html"
     assert str(path) in capsys.readouterr().out
     html = path.read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_the_command_writes_the_page(home: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_same_facts_come_as_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = home / "deep" / "again.html"
-    arguments = ["report", toy.PLATFORM, "--campaign", "toy", "--json", "-o", str(target)]
+    arguments = ["report", "-p", toy.PLATFORM, "--campaign", "toy", "--json", "-o", str(target)]
     assert main.run(arguments) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["platform"] == toy.PLATFORM
@@ -54,7 +54,7 @@ def test_the_same_facts_come_as_data(home: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_who_asks_for_nothing_known_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["report", "no-such"]) == 2
+    assert main.run(["report", "-p", "no-such"]) == 2
     assert "nothing is known about platform 'no-such'" in capsys.readouterr().err
     assert not (home / "reports").exists() or not list((home / "reports").iterdir())
 
@@ -75,6 +75,6 @@ def test_no_fault_of_a_report_fails_its_campaign(
 
     assert command.make(Broken(), "toy", "c") is None  # type: ignore[arg-type]
     assert (
-        "the report could not be made: the disk is full; to try again: latfarm report toy"
+        "the report could not be made: the disk is full; to try again: latfarm report -p toy"
         in capsys.readouterr().err
     )

@@ -226,7 +226,7 @@ def test_a_bundle_holds_the_evidence(predictor: PlatformPredictor, tmp_path: Pat
     loaded = load_bundle(tmp_path / "old.zip")
     assert loaded.predict(network(3)).latency_ms == plain.latency_ms
     for ask in (lambda: trust(loaded, network(3)), lambda: platform_trust(loaded)):
-        with pytest.raises(NoConfidenceError, match="latfarm bundle retrain synthetic-1t"):
+        with pytest.raises(NoConfidenceError, match="latfarm bundle retrain -p synthetic-1t"):
             ask()
 
 

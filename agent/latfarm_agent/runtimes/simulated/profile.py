@@ -245,9 +245,36 @@ class BoardProfile:
         if str(path) in BUILT_IN and not path.exists():
             return BoardProfile.from_json(built_in(str(path)))
         try:
-            return BoardProfile.from_json(json.loads(path.read_text()))
+            content = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path}: is not JSON: {error}") from error
+        try:
+            return BoardProfile.from_json(content)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+    @staticmethod
+    def asked_for(path: Path) -> tuple[Path, BoardProfile]:
+        """The profile that somebody named on a command line, and where it is.
+
+        Args:
+            path: a file, or the name of a built-in profile.
+
+        Returns:
+            The absolute path, or the name of the built-in profile, and the profile.
+
+        Raises:
+            ValueError: there is no such profile; the message says in one line why.
+        """
+        found = path if str(path) in BUILT_IN and not path.exists() else path.absolute()
+        try:
+            return found, BoardProfile.read(found)
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"there is no file {path}, and no built-in board of that name; built in are: X"
+            ) from error
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _check_together(profile: BoardProfile) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
@@ -21,18 +22,15 @@ app = typer.Typer(
     \b
     Examples:
       latfarm bundle list
-      latfarm bundle show local-onnxruntime1.31-fp32-1t
-      latfarm bundle promote local-onnxruntime1.31-fp32-1t
-      latfarm bundle rollback local-onnxruntime1.31-fp32-1t
-      latfarm bundle export local-onnxruntime1.31-fp32-1t pixel.zip
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle promote -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle rollback -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle export -p local-onnxruntime1.31-fp32-1t pixel.zip
       latfarm bundle import pixel.zip
     """,
 )
 
 
-Platform = Annotated[
-    str, typer.Argument(help="Platform of the bundle.", autocompletion=complete.platforms)
-]
 Model = Annotated[
     str,
     typer.Option(
@@ -42,6 +40,8 @@ Model = Annotated[
 Reason = Annotated[
     str, typer.Option(metavar="TEXT", help="Why; the register of the models keeps it.")
 ]
+PlatformOnce = formerly(first="--platform")
+"""The class of commands whose first argument was the platform."""
 
 
 def register(root: typer.Typer) -> None:
@@ -94,9 +94,9 @@ def list_bundles(
     output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in in_use.items()])
 
 
-@app.command("show")
+@app.command("show", cls=PlatformOnce)
 def show_bundle(
-    platform: Platform,
+    platform: inputs.BundlePlatform = "",
     coverage: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Coverage of the intervals to tell about.")
     ] = 0.9,
@@ -109,8 +109,9 @@ def show_bundle(
 
     \b
     Examples:
-      latfarm bundle show local-onnxruntime1.31-fp32-1t
-      latfarm bundle show local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
+      latfarm bundle show
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle show -p local-onnxruntime1.31-fp32-1t --coverage 0.8 --json
     """
     from latfarm_predictors.bundle import read_provenance
 
@@ -143,9 +144,9 @@ def show_bundle(
     output.table("", ["", ""], [list(row) for row in rows])
 
 
-@app.command("remove")
+@app.command("remove", cls=PlatformOnce)
 def remove_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     every: Annotated[
         bool,
         typer.Option(
@@ -163,9 +164,9 @@ def remove_bundle(
 
     \b
     Examples:
-      latfarm bundle remove local-onnxruntime1.31-fp32-1t
-      latfarm bundle remove local-onnxruntime1.31-fp32-1t --model 0002
-      latfarm bundle remove local-onnxruntime1.31-fp32-1t --all
+      latfarm bundle remove -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle remove -p local-onnxruntime1.31-fp32-1t --model 0002
+      latfarm bundle remove -p local-onnxruntime1.31-fp32-1t --all
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import promoted, remove
@@ -182,9 +183,9 @@ def remove_bundle(
     output.err().print(f"{platform} now uses {left}" if left else f"{platform} has no bundle now")
 
 
-@app.command("export")
+@app.command("export", cls=PlatformOnce)
 def export_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     path: Annotated[Path, typer.Argument(help="File to write.")],
     model: Model = "",
 ) -> None:
@@ -192,7 +193,7 @@ def export_bundle(
 
     \b
     Examples:
-      latfarm bundle export local-onnxruntime1.31-fp32-1t laptop.zip
+      latfarm bundle export -p local-onnxruntime1.31-fp32-1t laptop.zip
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import export
@@ -225,9 +226,9 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
     output.err().print("\n".join(entered.sentences))
 
 
-@app.command("retrain")
+@app.command("retrain", cls=PlatformOnce)
 def retrain_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -239,7 +240,7 @@ def retrain_bundle(
 
     \b
     Examples:
-      latfarm bundle retrain local-onnxruntime1.31-fp32-1t
+      latfarm bundle retrain -p local-onnxruntime1.31-fp32-1t
     """
     from latfarm_controller.cli.shell.progress import StageBars, bars
     from latfarm_controller.config import load_config
@@ -270,7 +271,7 @@ def retrain_bundle(
 
 @app.command("promote")
 def promote_bundle(
-    platform: Platform,
+    platform: inputs.Platform,
     model: Model = "",
     reason: Reason = "",
     force: Annotated[
@@ -289,8 +290,8 @@ def promote_bundle(
 
     \b
     Examples:
-      latfarm bundle promote local-onnxruntime1.31-fp32-1t
-      latfarm bundle promote local-onnxruntime1.31-fp32-1t --model 0003 --reason "new cooling"
+      latfarm bundle promote -p local-onnxruntime1.31-fp32-1t
+      latfarm bundle promote -p local-onnxruntime1.31-fp32-1t --model 0003 --reason "new cooling"
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.entering import promote_model
@@ -304,14 +305,16 @@ def promote_bundle(
 
 
 @app.command("rollback")
-def rollback_bundle(platform: Platform, reason: Reason = "", as_json: inputs.Json = False) -> None:
+def rollback_bundle(
+    platform: inputs.Platform, reason: Reason = "", as_json: inputs.Json = False
+) -> None:
     """Put the model before the present one in use.
 
     Doing it again goes back one model further.
 
     \b
     Examples:
-      latfarm bundle rollback local-onnxruntime1.31-fp32-1t --reason "wrong after the update"
+      latfarm bundle rollback -p local-onnxruntime1.31-fp32-1t --reason "wrong after the update"
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.training.entering import roll_back

@@ -119,7 +119,7 @@ def remarks_on(
                 "uncalibrated",
                 "the width of the interval rests on too few measured networks",
                 "to see what the bundle was made from",
-                ("latfarm", "bundle", "show", answer.platform),
+                ("latfarm", "bundle", "show", "-p", answer.platform),
                 takes_models=False,
             )
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -21,16 +22,11 @@ _ODD = re.compile(r"[^A-Za-z0-9._+-]+")
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("report")(report)
+    app.command("report", cls=formerly(first="--platform"))(report)
 
 
 def report(
-    platform: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the platform; see latfarm platforms.", autocompletion=complete.platforms
-        ),
-    ],
+    platform: inputs.Platform,
     campaign: Annotated[
         str,
         typer.Option(
@@ -56,9 +52,9 @@ def report(
 
     \b
     Examples:
-      latfarm report local-onnxruntime1.31-fp32-1t
-      latfarm report imx93-ethosu65-int8 --output ethosu.html
-      latfarm report jetson-tensorrt10.3-fp16 --json
+      latfarm report -p local-onnxruntime1.31-fp32-1t
+      latfarm report -p imx93-ethosu65-int8 --output ethosu.html
+      latfarm report -p jetson-tensorrt10.3-fp16 --json
     """
     from latfarm_controller.cli.shell.connect import controller
 
@@ -114,6 +110,6 @@ def make(client: ControllerClient, platform: str, campaign_id: str) -> Path | No
         return write(client.report(platform, campaign_id))
     except (ControllerError, OSError) as error:
         output.error(
-            f"the report could not be made: {error}; to try again: latfarm report {platform}"
+            f"the report could not be made: {error}; to try again: latfarm report -p {platform}"
         )
         return None

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
     from latfarm_controller.training.entering import EnteredModel
 
-Platform = Annotated[
-    str, typer.Argument(help="Platform to train.", autocompletion=complete.platforms)
-]
 Since = Annotated[
     str,
     typer.Option(
@@ -40,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    platform: Platform,
+    platform: inputs.Platform,
     since: Since = "",
     promote: Promote = False,
     wait_s: inputs.Wait = 0.0,
@@ -58,9 +55,9 @@ def train(
 
     \b
     Examples:
-      latfarm train local-onnxruntime1.31-fp32-1t
-      latfarm train local-onnxruntime1.31-fp32-1t --since 7d --promote
-      latfarm train local-onnxruntime1.31-fp32-1t --since 0002 --json
+      latfarm train -p local-onnxruntime1.31-fp32-1t
+      latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
+      latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
     """
     from latfarm_controller.api.database_client import held
     from latfarm_controller.config import load_config

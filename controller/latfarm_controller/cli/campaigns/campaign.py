@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import ARGUMENT, formerly
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ app = typer.Typer(
     Examples:
       latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
       latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
-      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model resnet50.onnx
+      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t resnet50.onnx
       latfarm campaign list --json
       latfarm campaign resume characterize-1f2e3d4c
     """,
@@ -82,7 +83,7 @@ def _show(campaign: CampaignSummary, as_json: bool) -> None:
         output.out().print(f"  {campaign.error}")
 
 
-@app.command()
+@app.command(cls=formerly({"--model": ARGUMENT}))
 def run(
     kind: Annotated[
         Kind,
@@ -100,11 +101,10 @@ def run(
             help="Settings of the campaign, as a JSON object, for example '{\"count\": 200}'."
         ),
     ] = "{}",
-    model: Annotated[
+    models: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="ONNX or TFLite file, or folder of them, for a campaign of kind networks. May be "
-            "repeated.",
+        typer.Argument(
+            help="ONNX or TFLite files, or folders of them, for a campaign of kind networks.",
             readable=False,
         ),
     ] = None,
@@ -120,7 +120,7 @@ def run(
     Examples:
       latfarm campaign run fusion -p local-onnxruntime1.31-fp32-1t
       latfarm campaign run kernels -p local-litert2.3-fp32-1t --config '{"count": 200}'
-      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t --model models/
+      latfarm campaign run networks -p local-onnxruntime1.31-fp32-1t models/
       latfarm campaign run engines -p 'local-*' --config '{"threads": [1, 4]}'
     """
     from latfarm_controller.cli.shell.connect import controller
@@ -132,10 +132,10 @@ def run(
         raise UsageError(f"--config is not valid JSON: {error}") from error
     if not isinstance(settings, dict):
         raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
-    if model:
+    if models:
         if kind is not Kind.networks:
-            raise UsageError("--model can only be used with latfarm campaign run networks")
-        files, _ = inputs.model_files(model)
+            raise UsageError("models can only be given to latfarm campaign run networks")
+        files, _ = inputs.model_files(models)
         settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
     with controller(wait_s) as client:
         started = client.start(str(kind), platform, settings, name)

@@ -16,6 +16,7 @@ from latfarm_controller.cli.campaigns import demo_options as options
 from latfarm_controller.cli.campaigns.demo_clock import LONGEST_MINUTES
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo")(demo)
+    app.command("demo", cls=formerly({"--picture": "--svg"}))(demo)
 
 
 def demo(
@@ -39,7 +40,7 @@ def demo(
     seed: options.Seed = 0,
     name: options.Name = "demo",
     figures: options.Figures = None,
-    picture: options.Picture = None,
+    svg: options.Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Characterise this machine, and judge the predictions.
@@ -71,7 +72,7 @@ def demo(
     record = _figures(run, time.time() - began_s)
     if energy:
         record["energy"] = energy_facts(run.energies, run.measured)
-    report = _write(run, record, config.reports_dir / f"{name}.html", figures, picture)
+    report = _write(run, record, config.reports_dir / f"{name}.html", figures, svg)
     if as_json:
         output.json_text(record | {"report": str(report)})
         return
@@ -85,7 +86,7 @@ def demo(
     if energy:
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
-    output.err().print(f"for everything known about the platform: latfarm report {run.platform}")
+    output.err().print(f"for everything known about the platform: latfarm report -p {run.platform}")
 
 
 def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:

@@ -46,7 +46,7 @@ Seed = Annotated[
 ]
 Name = Annotated[str, typer.Option(help="Name for the campaign. Another name starts from nothing.")]
 Figures = Annotated[Path | None, typer.Option(help="Also write the figures as JSON to this file.")]
-Picture = Annotated[Path | None, typer.Option(help="Also write the plot as SVG to this file.")]
+Svg = Annotated[Path | None, typer.Option("--svg", help="Also write the plot as SVG to this file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")]
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.errors import UsageError
 from latfarm_controller.private_files import callers_umask
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     \b
     Examples:
       latfarm engines run --threads 1,2,4
-      latfarm engines run --platforms 'local-*-fp32-*' --protocol mnn
+      latfarm engines run -p 'local-*-fp32-*' --protocol mnn
       latfarm engines show engines-1f2e3d4c --html engines.html
     """,
 )
@@ -61,20 +62,27 @@ class Protocol(StrEnum):
 
 Platforms = Annotated[
     str,
-    typer.Option("--platforms", "-p", help="Pattern of platforms' names, for example 'local-*'."),
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform, or a pattern of several names, for example 'local-*'.",
+        autocompletion=complete.platforms,
+    ),
 ]
 Board = Annotated[str, typer.Option(help="Board to measure on, if several offer such platforms.")]
 Threads = Annotated[
-    str, typer.Option(help="Thread counts to compare, for example 1,2,4. Default: all.")
+    str,
+    typer.Option("--threads", help="Thread counts to compare, for example 1,2,4. Default: all."),
 ]
 Dtypes = Annotated[
-    str, typer.Option(help="Data types to compare, for example fp32,int8. Default: all.")
+    str, typer.Option("--dtype", help="Data types to compare, for example fp32,int8. Default: all.")
 ]
 Networks = Annotated[
     str,
     typer.Option(
+        "--network",
         help="Networks of the zoo, for example resnet18,mobilenet-v1. Default: the four of "
-        "MNN's paper."
+        "MNN's paper.",
     ),
 ]
 ProtocolOption = Annotated[
@@ -97,7 +105,9 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="engines")
 
 
-@app.command()
+@app.command(
+    cls=formerly({"--platforms": "--platform", "--dtypes": "--dtype", "--networks": "--network"})
+)
 def run(
     platforms: Platforms = "*",
     board: Board = "",
@@ -124,7 +134,7 @@ def run(
     \b
     Examples:
       latfarm engines run --threads 1,2,4
-      latfarm engines run --platforms '*-fp32-*' --networks mobilenet-v1 --passes 2 --json
+      latfarm engines run -p '*-fp32-*' --network mobilenet-v1 --passes 2 --json
     """
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow

@@ -10,6 +10,7 @@ import typer
 
 from latfarm_controller.cli.campaigns import fusion_rules
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ Rounds = Annotated[
 MethodOption = Annotated[
     Method,
     typer.Option(
+        "--criterion",
         help="How times are compared. latfarm: without the costs of calls and transfers; paper: "
-        "by nn-Meter's inequation as printed, for comparisons."
+        "by nn-Meter's inequation as printed, for comparisons.",
     ),
 ]
 Profile = Annotated[
@@ -99,7 +101,7 @@ def fusion() -> None:
     """Group the subcommands."""
 
 
-@app.command()
+@app.command(cls=formerly({"--method": "--criterion"}))
 def detect(
     platform: inputs.Platform,
     pairs: PairsOption = Pairs.core,
@@ -122,7 +124,7 @@ def detect(
     Examples:
       latfarm fusion detect -p local-onnxruntime1.31-fp32-1t
       latfarm fusion detect -p local-ncnn20261020-fp32-1t --pairs all --no-profile -o rules.json
-      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t --method paper
+      latfarm fusion detect -p local-onnxruntime1.31-fp32-1t --criterion paper
     """
     from latfarm_predictors.kernels.fusion import FusionRules
 

@@ -9,6 +9,7 @@ import typer
 
 from latfarm_controller.cli.database import db_exchange
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -172,11 +173,15 @@ def gc(
     )
 
 
-@app.command()
+@app.command(cls=formerly({"--to": "--output"}))
 def repair(
     to: Annotated[
         Path | None,
-        typer.Option(help="File to write. Default: beside the store, with the suffix .repaired."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write. Default: beside the store, with the suffix .repaired.",
+        ),
     ] = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -189,7 +194,7 @@ def repair(
     \b
     Examples:
       latfarm db repair
-      latfarm db repair --to saved.duckdb --json
+      latfarm db repair --output saved.duckdb --json
     """
     from latfarm_controller.api.database_client import held
     from latfarm_controller.config import load_config

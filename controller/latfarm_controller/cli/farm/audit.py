@@ -9,16 +9,17 @@ from typing import Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("audit")(audit)
+    app.command("audit", cls=formerly({"--last": "--limit"}))(audit)
 
 
 def audit(
-    last: Annotated[
-        int, typer.Option("--last", min=0, help="Number of newest entries to show. 0: all.")
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Largest number of entries to list. 0: all.")
     ] = 50,
     as_json: inputs.Json = False,
 ) -> None:
@@ -30,13 +31,13 @@ def audit(
     \b
     Examples:
       latfarm audit
-      latfarm audit --last 0 --json
+      latfarm audit --limit 0 --json
     """
     from latfarm_controller.audit import AuditLog
     from latfarm_controller.config import load_config
 
     found = AuditLog(load_config().audit_file).entries()[::-1]
-    found = found[:last] if last else found
+    found = found[:limit] if limit else found
     if as_json:
         output.json_text([entry.to_json() for entry in found])
         return

@@ -25,7 +25,7 @@ app = typer.Typer(
       latfarm boards add pixel4 192.0.2.7:50051
       latfarm boards add hidden --dials-in
       latfarm boards remove pixel4
-      latfarm boards drain pixel4 --reason "new battery" --wait
+      latfarm boards drain pixel4 --reason "new battery" --until-idle
       latfarm boards resume pixel4
     """,
 )

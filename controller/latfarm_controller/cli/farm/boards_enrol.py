@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask, private_home
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ LOOK_S = 0.5
 
 def register(app: typer.Typer) -> None:
     """Add the commands to those of `latfarm boards`."""
-    app.command()(wheels)
+    app.command(cls=formerly({"--folder": "--output", "--own": "--own-wheels"}))(wheels)
     app.command()(check)
     app.command()(accept)
 
@@ -37,10 +38,16 @@ def wheels(
         str, typer.Option(help="Runtimes to include, for example onnxruntime,tflite.")
     ] = "",
     folder: Annotated[
-        Path | None, typer.Option(help="Folder to keep the files in. Default: wheels in the home.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder to keep the files in. Default: wheels in the home."
+        ),
     ] = None,
     own: Annotated[
-        Path | None, typer.Option(help="Folder with wheels of latfarm itself. Default: build them.")
+        Path | None,
+        typer.Option(
+            "--own-wheels", help="Folder with wheels of latfarm itself. Default: build them."
+        ),
     ] = None,
     as_json: inputs.Json = False,
 ) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.farm.boards_standing import Hold, Name, Reason
-from latfarm_controller.cli.shell import audited, output
+from latfarm_controller.cli.farm.boards_standing import Name, Reason
+from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
 
 _HOOK = (
@@ -97,7 +97,7 @@ def power(
         ),
     ],
     reason: Reason = "",
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
 ) -> None:
     """Switch the power of a board by its hook.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.farm.boards_standing import Hold, Name, Reason
+from latfarm_controller.cli.farm.boards_standing import Name, Reason
 from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.cli.shell.durations import seconds
 
@@ -34,7 +34,7 @@ def reserve(
         ),
     ] = "",
     reason: Reason = "",
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Have a board for yourself for some time.
@@ -60,7 +60,7 @@ def reserve(
         output.err().print(f"{name} is {status.standing_reason}")
 
 
-def release(name: Name, wait_s: Hold = 0.0, as_json: inputs.Json = False) -> None:
+def release(name: Name, wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
     """End your reservation of a board, which then works again.
 
     A reservation of somebody else is ended with latfarm boards resume.

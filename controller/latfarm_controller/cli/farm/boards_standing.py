@@ -10,6 +10,7 @@ import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.cli.shell.durations import seconds
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
@@ -20,29 +21,22 @@ Reason = Annotated[
     str,
     typer.Option("--reason", help="Reason, which latfarm boards and latfarm boards events show."),
 ]
-Hold = Annotated[
-    float,
-    typer.Option(
-        "--wait-store",
-        min=0.0,
-        help="Seconds to wait while another command holds the store. 0: fail at once.",
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command()(drain)
-    app.command()(quarantine)
-    app.command()(resume)
+    app.command(cls=formerly({"--wait-store": "--wait"}, flags={"--wait": "--until-idle"}))(drain)
+    app.command(cls=formerly({"--wait-store": "--wait"}))(quarantine)
+    app.command(cls=formerly({"--wait-store": "--wait"}))(resume)
     app.command()(events)
 
 
 def drain(
     name: Name,
     reason: Reason = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Return only when nothing runs on the board any more.")
+    until_idle: Annotated[
+        bool,
+        typer.Option("--until-idle", help="Return only when nothing runs on the board any more."),
     ] = False,
     deadline: Annotated[
         str,
@@ -52,7 +46,7 @@ def drain(
             "and goes to other boards. Without this, the board finishes it, however long it takes.",
         ),
     ] = "",
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Give a board no new work; it finishes the work that it has. `resume` ends this.
@@ -60,15 +54,15 @@ def drain(
     \b
     Examples:
       latfarm boards drain pixel4 --reason "new battery"
-      latfarm boards drain pixel4 --wait
-      latfarm boards drain pixel4 --deadline 10m --wait
+      latfarm boards drain pixel4 --until-idle
+      latfarm boards drain pixel4 --deadline 10m --until-idle
     """
     from latfarm_controller.cli.shell.connect import controller
 
     deadline_s = seconds(deadline, "--deadline", "a duration") if deadline else 0.0
     with controller(wait_s) as client:
         status = client.drain_board(name, reason, deadline_s)
-        if wait:
+        if until_idle:
             for status in client.watch_board(name):
                 output.err().print(f"{name}: {status.standing}, {status.under_way} under way")
     _show(status, as_json)
@@ -77,7 +71,7 @@ def drain(
 def quarantine(
     name: Name,
     reason: Reason = "",
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Stop a board, and discard what it measured last.
@@ -106,7 +100,7 @@ def resume(
             "comparing it. Use this after a change of the board that changes its speed.",
         ),
     ] = False,
-    wait_s: Hold = 0.0,
+    wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """Let a board work again.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import audited, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ app = typer.Typer(
 
     \b
     Examples:
-      latfarm certs init --name farm.example.org
-      latfarm certs issue board-7 --role agent --name 192.0.2.7
+      latfarm certs init --host farm.example.org
+      latfarm certs issue board-7 --role agent --host 192.0.2.7
       latfarm certs issue ada --role operator
       latfarm certs revoke board-7
       latfarm certs list
@@ -61,7 +62,7 @@ def register(root: typer.Typer) -> None:
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--name", help="Host name or address under which it is reached. May be repeated."),
+    typer.Option("--host", help="Host name or address under which it is reached. May be repeated."),
 ]
 
 
@@ -75,7 +76,7 @@ PassphraseFile = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=formerly({"--name": "--host"}))
 def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     """Make the authority.
 
@@ -85,7 +86,7 @@ def init(names: Names = None, passphrase_file: PassphraseFile = None) -> None:
     \b
     Examples:
       latfarm certs init
-      latfarm certs init --name farm.example.org --name 192.0.2.1
+      latfarm certs init --host farm.example.org --host 192.0.2.1
       latfarm certs init --passphrase-file ~/farm.passphrase
     """
     for path in _authority(changes=True, secret=_secret(passphrase_file)).init(names or []):
@@ -101,7 +102,7 @@ DialsIn = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=formerly({"--name": "--host"}))
 def issue(
     name: Annotated[
         str,
@@ -144,7 +145,7 @@ def issue(
 
     \b
     Examples:
-      latfarm certs issue board-7 --role agent --name 192.0.2.7
+      latfarm certs issue board-7 --role agent --host 192.0.2.7
       latfarm certs issue board-8 --role agent --csr board-8.csr
       latfarm certs issue hidden --role agent --dials-in
       latfarm certs issue ada --role operator --days 90

@@ -12,6 +12,7 @@ import typer
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -264,17 +265,19 @@ def diff(
     return 1
 
 
-@app.command()
+@app.command(cls=formerly({"--out": "--output", "--force": "--replace"}))
 def build(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     model_format: Format = "onnx",
     dtype: Annotated[
         str, typer.Option(help="Data type: fp32, fp16 or int8, if the format has it.")
     ] = "fp32",
     noise: Noise = False,
     fold_batch_norm: Fold = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the file if it exists.")
+    ] = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     as_json: inputs.Json = False,
@@ -299,8 +302,10 @@ def build(
     from latfarm_controller.errors import UsageError
 
     inputs.check_format(model_format, dtype)
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists; give --force to replace it")
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder; name a file in it")
+    if out.exists() and not replace:
+        raise UsageError(f"{out} exists; give --replace to replace it")
     if not out.parent.is_dir():
         raise UsageError(f"{out.parent}: there is no such folder; create it first")
     bound = inputs.shapes(shape or [])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
@@ -43,7 +44,7 @@ Resolution = Annotated[
         min=0, help="Input size: pixels of each side, or tokens of a sequence. 0: as published."
     ),
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Batch size.")]
+Batch = Annotated[int, typer.Option(min=1, max=inputs.MOST_BATCH, help="Batch size.")]
 Task = Annotated[
     str,
     typer.Option(help="List only families for this task: classification, detection or language."),
@@ -232,7 +233,8 @@ Names = Annotated[
     ),
 ]
 OutFolder = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder to write to, one file for each network.")
+    Path | None,
+    typer.Option("--output", "-o", help="Folder to write, with one file for each network."),
 ]
 JsonLines = Annotated[
     Path | None,
@@ -258,17 +260,20 @@ Variants = Annotated[
 DrawRule = Annotated[
     str,
     typer.Option(
+        "--variant-rule",
         help="How variants are drawn. nn-meter: channels and kernel sizes, as in its paper; "
-        "wide: resolutions, too."
+        "wide: resolutions, too.",
     ),
 ]
 VariantSeed = Annotated[
     int, typer.Option(min=0, help="Random seed. The same seed draws the same variants.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace files that exist.")]
 
 
-@app.command()
+@app.command(
+    cls=formerly({"--out": "--output", "--force": "--replace", "--rule": "--variant-rule"})
+)
 def export(
     names: Names,
     out: OutFolder = None,
@@ -281,7 +286,7 @@ def export(
     width: Width = 1.0,
     resolution: Resolution = 0,
     batch: Batch = 1,
-    force: Force = False,
+    replace: Replace = False,
     as_json: inputs.Json = False,
 ) -> int:
     """Write networks as model files. Their weights are noise that depends on the graph's hash.
@@ -294,7 +299,7 @@ def export(
     \b
     Examples:
       latfarm zoo export resnet18 mobilenet-v2 -o models
-      latfarm zoo export all --format tflite --dtype int8 -o models --force
+      latfarm zoo export all --format tflite --dtype int8 -o models --replace
       latfarm zoo export mobilenet-v2 --variants 20 --seed 1 --batch 8 -o variants
       latfarm zoo export nn-meter --variants 2000 --jsonl dataset.jsonl.gz
     """
@@ -310,7 +315,7 @@ def export(
         width=width,
         resolution=resolution or None,
         batch=batch,
-        force=force,
+        replace=replace,
     )
     plan.check()
     written, failed = zoo_export.run(plan)

@@ -64,7 +64,7 @@ class ExportPlan:
         width: factor for the number of channels of networks as published.
         resolution: input size; None: as published.
         batch: batch size.
-        force: whether files that exist are overwritten.
+        replace: whether files that exist are replaced.
     """
 
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class ExportPlan:
     width: float
     resolution: int | None
     batch: int
-    force: bool
+    replace: bool
 
     @property
     def graphs(self) -> int:
@@ -92,12 +92,12 @@ class ExportPlan:
             raise UsageError(
                 "--width cannot be used with --variants, because variants draw their own widths"
             )
-        if self.target.as_lines and self.target.path.exists() and not self.force:
-            raise UsageError(f"{self.target.path} exists; --force overwrites it")
+        if self.target.as_lines and self.target.path.exists() and not self.replace:
+            raise UsageError(f"{self.target.path} exists; --replace replaces it")
 
 
 def target_of(out: Path | None, jsonl: Path | None, model_format: str, dtype: str) -> ExportTarget:
-    """Where the options `--out`, `--jsonl`, `--format` and `--dtype` say that networks go.
+    """Where the options `--output`, `--jsonl`, `--format` and `--dtype` say that networks go.
 
     Raises:
         UsageError: the options contradict each other, or the format cannot be built.
@@ -109,6 +109,9 @@ def target_of(out: Path | None, jsonl: Path | None, model_format: str, dtype: st
     if jsonl is not None and wanted != "graph-json":
         raise UsageError(f"--jsonl writes the format graph-json, not {wanted}")
     path = cast(Path, out if jsonl is None else jsonl)
+    if path.exists() and path.is_dir() != (jsonl is None):
+        what = "is a file; name a folder" if jsonl is None else "is a folder; name a file in it"
+        raise UsageError(f"{path} {what}")
     return ExportTarget(path, jsonl is not None, wanted, dtype)
 
 
@@ -188,8 +191,8 @@ def _write(wanted: ExportPlan, graph: Graph, stream: IO[bytes] | None) -> str:
     dtype = "" if wanted.target.dtype == "fp32" else f"-{wanted.target.dtype}"
     suffix = _SUFFIXES.get(wanted.target.model_format, f".{wanted.target.model_format}")
     path = wanted.target.path / f"{graph.name}{batch}{dtype}{suffix}"
-    if path.exists() and not wanted.force:
-        raise UsageError(f"{path} exists; --force overwrites it")
+    if path.exists() and not wanted.replace:
+        raise UsageError(f"{path} exists; --replace replaces it")
     with quiet_libraries():
         data = builders.build(graph, wanted.target.model_format, wanted.target.dtype)
     with callers_umask(), written_whole(path, make_folder=True) as part:

@@ -34,10 +34,14 @@ Platform = Annotated[
         autocompletion=complete.platforms,
     ),
 ]
+MOST_BATCH = 65_536
+"""Largest batch size; no board that is measured here holds more inputs at once."""
 Batch = Annotated[
     int,
     typer.Option(
-        min=0, help="Batch size for models that leave it open. 0: leave the model as it is."
+        min=0,
+        max=MOST_BATCH,
+        help="Batch size for models that leave it open. 0: leave the model as it is.",
     ),
 ]
 Shape = Annotated[

@@ -6,10 +6,12 @@ import json
 import secrets
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.nearest_names import did_you_mean
 from latfarm_controller.store.answers import USED
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.exchange.form import (
@@ -47,7 +49,8 @@ def export(
         form: `parquet` or `csv`.
 
     Raises:
-        UsageError: the folder exists, or something of the origin is missing.
+        UsageError: the folder exists, something of the origin is missing, or a filter names what
+            no measurement has.
         StoreError: the folder cannot be written.
     """
     origin.check()
@@ -60,6 +63,7 @@ def export(
         "campaign_id": selection.campaign_id,
         "purpose": selection.purpose,
     }
+    _refuse_unknown(file, chosen)
     where = " AND ".join(
         [USED, *(f"{name} = '{_quoted(value)}'" for name, value in chosen.items() if value)]
     )
@@ -90,6 +94,20 @@ def export(
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return manifest
+
+
+def _refuse_unknown(file: DuckDBFile, chosen: Mapping[str, str]) -> None:
+    """Refuse a value of a column that no measurement has, and offer the nearest ones."""
+    for name, value in chosen.items():
+        if not value:
+            continue
+        found = file.all(f"SELECT DISTINCT {name} FROM measurements WHERE {USED} ORDER BY 1")
+        known = [str(row[0]) for row in found if row[0]]
+        if value not in known:
+            word = name.removesuffix("_id")
+            raise UsageError(
+                f"no measurement has the {word} {value!r}; {did_you_mean(value, known)}"
+            )
 
 
 def _quoted(text: str) -> str:

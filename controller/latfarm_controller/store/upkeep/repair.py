@@ -67,7 +67,9 @@ def repair(
     if not path.is_file():
         raise UsageError(f"{path}: there is no store here")
     if target.exists():
-        raise UsageError(f"{target} exists already: move it away, or name another file with --to")
+        raise UsageError(
+            f"{target} exists already: move it away, or name another file with --output"
+        )
     log = path.with_name(path.name + ".wal")
     report = Repaired(target)
     try:

@@ -59,14 +59,14 @@ def add_worse(home: Path) -> Path:
 
 
 def test_train_since_a_model(latfarm: Latfarm, home: Path) -> None:
-    first = told(latfarm("train", PLATFORM, "--since", "1", "--promote", "--json"))
+    first = told(latfarm("train", "-p", PLATFORM, "--since", "1", "--promote", "--json"))
     assert first["trained"]
     assert (first["model"], first["parent"], first["state"]) == ("0002", "0001", "promoted")
     assert first["scores"]["networks"] == len(asked_networks())
     assert first["scores"]["frozen_set"].startswith("frozen-")
     nothing = {"platform": PLATFORM, "trained": False}
-    assert told(latfarm("train", PLATFORM, "--since", "2", "--json")) == nothing
-    ended = latfarm("train", PLATFORM, "--since", first["data_revision"])
+    assert told(latfarm("train", "-p", PLATFORM, "--since", "2", "--json")) == nothing
+    ended = latfarm("train", "-p", PLATFORM, "--since", first["data_revision"])
     assert ended.code == 0
     assert "has no new rows since r" in ended.err
     assert len(list((home / "bundles" / PLATFORM).glob("*.zip"))) == 2
@@ -79,7 +79,7 @@ def test_train_since_a_model(latfarm: Latfarm, home: Path) -> None:
 
 
 def test_train_from_all_rows(latfarm: Latfarm, home: Path) -> None:
-    ended = latfarm("train", PLATFORM)
+    ended = latfarm("train", "-p", PLATFORM)
     assert ended.code == 0, ended.err
     err = " ".join(ended.err.split())
     assert "model 0002 is a candidate; latfarm bundle promote puts it in use" in err
@@ -87,32 +87,32 @@ def test_train_from_all_rows(latfarm: Latfarm, home: Path) -> None:
     assert told(latfarm("bundle", "list", "--json")) == [
         {"platform": PLATFORM, "path": str(home / "bundles" / PLATFORM / "0001.zip")}
     ]
-    wrong = latfarm("train", PLATFORM, "--since", "yesterday")
+    wrong = latfarm("train", "-p", PLATFORM, "--since", "yesterday")
     assert wrong.code == 2
     assert "give the number of a model" in wrong.line
 
 
 def test_promote_and_roll_back(latfarm: Latfarm, home: Path) -> None:
     add_worse(home)
-    refused = latfarm("bundle", "promote", PLATFORM)
+    refused = latfarm("bundle", "promote", "-p", PLATFORM)
     assert refused.code == 1
     assert "is not promoted: its mean error is" in refused.line
-    bare = latfarm("bundle", "promote", PLATFORM, "--force")
+    bare = latfarm("bundle", "promote", "-p", PLATFORM, "--force")
     assert bare.code == 2
     assert "--force needs --reason" in bare.line
     forced = ("--force", "--reason", "a test", "--json")
-    found = told(latfarm("bundle", "promote", PLATFORM, *forced))
+    found = told(latfarm("bundle", "promote", "-p", PLATFORM, *forced))
     assert found["state"] == "promoted"
     assert not found["verdict"]["allowed"]
     shown = " ".join(latfarm("bundle", "show", PLATFORM).out.split())
     assert "forced into use" in shown
     assert "a test" in shown
-    assert told(latfarm("bundle", "rollback", PLATFORM, "--json")) == {
+    assert told(latfarm("bundle", "rollback", "-p", PLATFORM, "--json")) == {
         "platform": PLATFORM,
         "model": "0001",
         "replaced": "0002",
     }
-    last = latfarm("bundle", "rollback", PLATFORM)
+    last = latfarm("bundle", "rollback", "-p", PLATFORM)
     assert last.code == 2
     assert "nothing to go back to" in last.line
     assert "retired" in latfarm("bundle", "list", "--all").out

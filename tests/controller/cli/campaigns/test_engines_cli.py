@@ -90,7 +90,7 @@ def test_what_cannot_be_shown(latfarm: Any, stored: str, name: str, complaint: s
     ("arguments", "complaint"),
     [
         (["--threads", "one"], "--threads 'one': thread counts are numbers"),
-        (["--networks", "resnet-18"], "no zoo family 'resnet-18'"),
+        (["--network", "resnet-18"], "no zoo family 'resnet-18'"),
         ([], "there is no board"),
     ],
 )

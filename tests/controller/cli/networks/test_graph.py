@@ -199,8 +199,9 @@ def test_build_refuses_what_it_cannot_write(latfarm: Latfarm, tmp_path: Path) ->
             ("-f", "ncnn", "--dtype", "int8", "-o", "x"),
             "models in the format ncnn can be fp32 or fp16, not 'int8'",
         ),
-        (("-o", file), "exists; give --force"),
+        (("-o", file), "exists; give --replace"),
         (("-o", tmp_path / "none" / "x.onnx"), "no such folder"),
+        (("-o", tmp_path, "--replace"), "is a folder; name a file in it"),
     ):
         ended = latfarm("graph", "build", file, *arguments)
         assert ended.code == 2, arguments

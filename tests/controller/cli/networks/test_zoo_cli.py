@@ -97,6 +97,25 @@ def test_show_tells_stages_totals_and_publication(latfarm: Latfarm) -> None:
     assert "112x112" in text
 
 
+def test_a_target_of_the_wrong_kind_is_refused(latfarm: Latfarm, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for arguments, says in (
+        (("-o", file), "file is a file; name a folder"),
+        (("--jsonl", tmp_path, "--replace"), "is a folder; name a file in it"),
+        (("-o", tmp_path, "--batch", "99999999999"), "--batch"),
+    ):
+        ended = latfarm("zoo", "export", "alexnet", *arguments)
+        assert ended.code == 2, ended
+        assert says in ended.err
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_unknown_name_is_told_where_all_of_them_are(latfarm: Latfarm) -> None:
+    assert latfarm("zoo", "show", "qqq").line.endswith("latfarm zoo list shows all of them")
+
+
 def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None:
     cell = json.loads(latfarm("zoo", "show", "nasbench201@17", "--json").out)
     assert cell["hash"] == network_hash_of(zoo.build("nasbench201@17"))
@@ -118,7 +137,7 @@ def test_show_takes_drawn_networks_and_language_models(latfarm: Latfarm) -> None
         (("export", "alexnet", "-o", "a", "--dtype", "int4"), "not 'int4'"),
         (("export", "alexnet", "-o", "a", "-f", "ncnn", "--dtype", "int8"), "not 'int8'"),
         (("export", "alexnet", "--jsonl", "a", "-f", "onnx"), "graph-json, not onnx"),
-        (("export", "alexnet", "-o", "a", "--rule", "x"), "known rules: wide, nn-meter"),
+        (("export", "alexnet", "-o", "a", "--variant-rule", "x"), "known rules: wide, nn-meter"),
         (
             ("export", "alexnet", "-o", "a", "--variants", "2", "--width", "0.5"),
             "variants draw their own widths",
@@ -186,10 +205,10 @@ def test_export_overwrites_only_when_told(latfarm: Latfarm, tmp_path: Path) -> N
     told = ended.err.splitlines()
     assert "1 graph was written to" in told[0]
     assert "nasbench201@5" in told[1]
-    assert "exists; --force overwrites it" in told[1]
+    assert "exists; --replace replaces it" in told[1]
     assert (tmp_path / "nasbench201@5.json").read_text() == "mine"
     assert (tmp_path / "nasbench201@6.json").exists()
-    assert latfarm(*command, tmp_path, "--force").code == 0
+    assert latfarm(*command, tmp_path, "--replace").code == 0
     assert (tmp_path / "nasbench201@5.json").read_text() != "mine"
 
 
@@ -245,8 +264,10 @@ def test_the_dataset_goes_into_one_file(latfarm: Latfarm, tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*"))) + len(list(tmp_path.glob(".*"))) == 3
     again = latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl")
     assert again.code == 2
-    assert "exists; --force overwrites it" in again.line
-    assert latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl", "--force").code == 0
+    assert "exists; --replace replaces it" in again.line
+    assert (
+        latfarm("zoo", "export", "alexnet", "--jsonl", tmp_path / "d.jsonl", "--replace").code == 0
+    )
     assert [graph.name for graph in lines(tmp_path / "d.jsonl")] == ["alexnet"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -323,7 +324,23 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path, theirs: Path) -> None:
         export(file, tmp_path / "file" / "export", ORIGIN, Selection())
     with pytest.raises(UsageError, match="exists"):
         export(file, tmp_path / "file", ORIGIN, Selection())
-    none = export(file, tmp_path / "none", ORIGIN, Selection(platform="it's"))
-    assert (none.measurements, none.graphs) == (0, 0)
     file.close()
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("selection", "says"),
+    [
+        (Selection(platform="it's"), 'no measurement has the platform "it\'s"'),
+        (Selection(campaign_id="nope"), "no measurement has the campaign 'nope'"),
+        (Selection(purpose="kernels"), "no measurement has the purpose 'kernels'"),
+    ],
+)
+def test_a_filter_that_selects_nothing_is_refused(
+    tmp_path: Path, theirs: Path, selection: Selection, says: str
+) -> None:
+    file = DuckDBFile(theirs)
+    with pytest.raises(UsageError, match=re.escape(says)):
+        export(file, tmp_path / "none", ORIGIN, selection)
+    file.close()
+    assert not (tmp_path / "none").exists()
