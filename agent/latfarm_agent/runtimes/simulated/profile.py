@@ -271,7 +271,8 @@ class BoardProfile:
             return found, BoardProfile.read(found)
         except FileNotFoundError as error:
             raise ValueError(
-                f"there is no file {path}, and no built-in board of that name; built in are: X"
+                f"there is no file {path}, and no built-in board of that name; built in are: "
+                f"{', '.join(BUILT_IN)}"
             ) from error
         except OSError as error:
             raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from error
