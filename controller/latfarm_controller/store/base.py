@@ -150,8 +150,9 @@ class Store(Protocol):
         graph_hash: str = "",
         limit: int = 0,
         foreign: bool = False,
+        discarded: bool = True,
     ) -> Iterator[Measurement]:
-        """All measurements that match, the newest first, the discarded ones too.
+        """All measurements that match, the newest first.
 
         Args:
             platform: only of this platform; like all filters, an empty one selects everything.
@@ -160,6 +161,7 @@ class Store(Protocol):
             graph_hash: only of the graph with this hash.
             limit: most measurements to return; 0: all.
             foreign: those of other farms too. Their conditions tell source, licence and method.
+            discarded: the discarded ones too. Who trains asks without them.
         """
         ...
 

@@ -168,6 +168,7 @@ class DuckDBStore:
         graph_hash: str = "",
         limit: int = 0,
         foreign: bool = False,
+        discarded: bool = True,
     ) -> Iterator[Measurement]:
         """All measurements that match, the newest first."""
         filters = {
@@ -180,7 +181,7 @@ class DuckDBStore:
         def convert(row: Sequence[Any]) -> Measurement:
             return self._read(rows.measurement_from_row, row)
 
-        return listed(self._file, convert, filters, limit, foreign)
+        return listed(self._file, convert, filters, limit, foreign=foreign, discarded=discarded)
 
     def latest(
         self,

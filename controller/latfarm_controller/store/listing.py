@@ -8,7 +8,7 @@ from typing import Any
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.store import rows
-from latfarm_controller.store.answers import TOLD, with_origin
+from latfarm_controller.store.answers import TOLD, USED, with_origin
 from latfarm_controller.store.base import FOREIGN
 from latfarm_controller.store.duckdb_file import DuckDBFile
 
@@ -27,7 +27,9 @@ def listed(
     convert: Convert,
     filters: Mapping[str, str],
     limit: int,
+    *,
     foreign: bool = False,
+    discarded: bool = True,
 ) -> Iterator[Measurement]:
     """All measurements that match, the newest first.
 
@@ -39,9 +41,10 @@ def listed(
         filters: values by column; empty ones select everything.
         limit: most measurements; 0: all.
         foreign: those of other farms too; their conditions tell where they come from.
+        discarded: the discarded ones too.
     """
     where, values = where_of(filters)
-    source = _source(where, foreign)
+    source = _source(where, foreign, discarded)
     given = [*values, *values] if foreign else values
     left = limit if limit > 0 else -1
     after: list[object] = []
@@ -61,10 +64,12 @@ def listed(
         left = left - len(found) if left > 0 else left
 
 
-def _source(where: str, foreign: bool) -> str:
+def _source(where: str, foreign: bool, discarded: bool) -> str:
     """A query for all rows that match, with the time and the origin of each."""
     columns = f"{TOLD} AS told_s, seq, {_READ}"
     own = f"SELECT {columns}, {_OWN_ORIGIN} FROM measurements WHERE {where}"
+    if not discarded:
+        own += f" AND {USED}"
     if not foreign:
         return own
     theirs = (

@@ -90,13 +90,18 @@ def learned_from(store: Store, campaign_id: str) -> list[Measurement]:
         StoreError: the measurements cannot be read.
     """
     found = [m for told in _by_purpose(store, campaign_id).values() for m in told]
-    return found + list(store.measurements(campaign_id=campaign_id, purpose=SENTINEL))
+    return found + list(_used(store, campaign_id, SENTINEL))
+
+
+def _used(store: Store, campaign_id: str, purpose: str) -> Iterator[Measurement]:
+    """The measurements of a campaign with this purpose that nobody discarded."""
+    return store.measurements(campaign_id=campaign_id, purpose=purpose, discarded=False)
 
 
 def _by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
     """The measurements of kernels and networks of a campaign, by purpose."""
     return {
-        purpose: list(store.measurements(campaign_id=campaign_id, purpose=purpose))
+        purpose: list(_used(store, campaign_id, purpose))
         for purpose in (
             kernels.PURPOSE,
             networks.PURPOSE,
@@ -207,7 +212,7 @@ def _noise(
     slow_core: SlowCore,
 ) -> HostNoise:
     """What is usual on the host of a campaign, by its corrected measurements."""
-    marks = store.measurements(campaign_id=campaign_id, purpose=SENTINEL)
+    marks = _used(store, campaign_id, SENTINEL)
     return noise_of(
         [m for found in measured.values() for m in found if m.fingerprint == fingerprint],
         [slow_core.settled(m) for m in marks if m.fingerprint == fingerprint],
@@ -225,9 +230,7 @@ def _outcome_factors(store: Store, campaign_id: str, slow_core: SlowCore) -> dic
     found = {}
     for purpose in (PADDING, OVERHEAD):
         told = [
-            slow_core.factor(slowdown_of(m))
-            for m in store.measurements(campaign_id=campaign_id, purpose=purpose)
-            if m.ok
+            slow_core.factor(slowdown_of(m)) for m in _used(store, campaign_id, purpose) if m.ok
         ]
         if told:
             found[purpose] = median(told)

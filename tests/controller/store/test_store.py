@@ -252,6 +252,8 @@ def test_a_boards_clock_orders_nothing(
     assert list(store.measurements(limit=1)) == [newer]
     assert len(store.discard_measurements("b", 2000.5, "drift")) == 1
     assert store.latest(future.graph_hash, "p") == future
+    assert list(store.measurements()) == [newer, future]
+    assert list(store.measurements(discarded=False)) == [future]
 
 
 def test_sentinels_are_in_the_order_in_which_they_came(

@@ -7,6 +7,7 @@ core at slowdown s is the true latency times s ** LEFT.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,6 +131,16 @@ def test_a_campaign_that_adds_kernels_has_the_unit_of_the_first_one(store: DuckD
     assert len(added) == len(more)
     for sample in data.kernels:
         assert sample.latency_ms == pytest.approx(true_ms(sample.kernel.graph), rel=1e-3)
+
+
+def test_what_was_discarded_trains_nothing(store: DuckDBStore) -> None:
+    graphs = base(store)
+    late = [replace(measured(graph, 5000, 1.0), board_id="drifted") for graph in graphs]
+    keep(store, "base", [(m, graph) for m, graph in zip(late, graphs, strict=True)])
+    assert len(collect(store, PLATFORM, "base").kernels) == 3 * len(graphs)
+    assert len(store.discard_measurements("drifted", 0.0, "drift")) == len(graphs)
+    assert len(collect(store, PLATFORM, "base").kernels) == 2 * len(graphs)
+    assert sum(1 for _ in store.measurements(campaign_id="base")) == 3 * len(graphs), "still listed"
 
 
 def test_a_noisy_host_makes_samples_uncertain_and_doubtful_ones_more_so(

@@ -168,7 +168,8 @@ def unseen_networks(
     """Networks of a platform that were measured, but that the predictor was not made from.
 
     Unstable answers to questions (`latfarm query`) are left out. People ask at any time, also while
-    the host is busy, and nobody repeats such a measurement; it would judge the host.
+    the host is busy, and nobody repeats such a measurement; it would judge the host. Discarded
+    measurements are left out, too.
 
     Args:
         store: holds the measurements.
@@ -182,7 +183,7 @@ def unseen_networks(
     for purpose in ("network", "query"):
         settled = (
             slow_core.settled(m)
-            for m in store.measurements(platform=platform, purpose=purpose)
+            for m in store.measurements(platform=platform, purpose=purpose, discarded=False)
             if not fingerprint or m.fingerprint == fingerprint
         )
         found += [m for m in settled if purpose == "network" or not m.unstable]
