@@ -56,7 +56,7 @@ FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
                 *("Sqrt", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign"),
                 *("Sin", "Cos", "Tan", "Atan", "Not", "Add", "Sub", "Mul", "Div", "Pow", "Mod"),
                 *("Max", "Min", "Sum", "Mean", "And", "Or", "Xor", "Equal", "Less", "Greater"),
-                *("LessOrEqual", "GreaterOrEqual", "Where", "CumSum"),
+                *("LessOrEqual", "GreaterOrEqual", "Where", "CumSum", "IsNaN", "IsInf"),
                 *("QuantizeLinear", "DequantizeLinear"),
             ),
             "eltwise",

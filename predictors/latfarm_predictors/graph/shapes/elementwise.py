@@ -99,7 +99,7 @@ _ARITHMETIC = [
     "Or",
     "Xor",
 ]
-_COMPARISONS = ["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"]
+_COMPARISONS = ["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "IsNaN", "IsInf"]
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_UNARY, _same),
