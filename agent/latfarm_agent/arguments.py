@@ -191,7 +191,7 @@ def _add_rack_boards(rack: argparse.ArgumentParser) -> None:
         "profile",
         type=Path,
         metavar="PROFILE",
-        help="profile of all boards: npu, gpu or cpu, which are built in, or a file (JSON)",
+        help="profile of all boards: a built-in one as for serve --simulate, or a file (JSON)",
     )
     rack.add_argument(
         "--boards", type=_positive, required=True, metavar="N", help="number of boards"

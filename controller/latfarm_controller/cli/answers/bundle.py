@@ -269,7 +269,7 @@ def retrain_bundle(
     output.err().print("\n".join(entered.sentences))
 
 
-@app.command("promote")
+@app.command("promote", cls=PlatformOnce)
 def promote_bundle(
     platform: inputs.Platform,
     model: Model = "",
@@ -304,7 +304,7 @@ def promote_bundle(
     output.err().print("\n".join(entered.sentences))
 
 
-@app.command("rollback")
+@app.command("rollback", cls=PlatformOnce)
 def rollback_bundle(
     platform: inputs.Platform, reason: Reason = "", as_json: inputs.Json = False
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
@@ -33,7 +34,7 @@ Promote = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("train")(train)
+    app.command("train", cls=formerly(first="--platform"))(train)
 
 
 def train(

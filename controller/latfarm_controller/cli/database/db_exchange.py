@@ -25,6 +25,7 @@ Kind = Annotated[
     str,
     typer.Option(
         "--format",
+        "-f",
         help="latfarm, nnlqp (gt.txt with its ONNX files), nnlqp-cells (cells.csv), help (HELP's "
         "NASBench-201 tables), ncnn (benchmarks.csv with models/*.param), or nn-meter (.jsonl "
         "files). Default: what the files in the folder are.",

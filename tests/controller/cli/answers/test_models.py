@@ -73,7 +73,7 @@ def test_train_since_a_model(latfarm: Latfarm, home: Path) -> None:
     models = told(latfarm("bundle", "list", "--all", "--json"))
     states = [(model["model"], model["state"]) for model in models]
     assert states == [("0001", "retired"), ("0002", "promoted")]
-    shown = told(latfarm("bundle", "show", PLATFORM, "--model", "1", "--json"))
+    shown = told(latfarm("bundle", "show", "-p", PLATFORM, "--model", "1", "--json"))
     assert (shown["model"], shown["state"]) == ("0001", "retired")
     assert shown["changes"][0]["action"] == "found"
 
@@ -104,7 +104,7 @@ def test_promote_and_roll_back(latfarm: Latfarm, home: Path) -> None:
     found = told(latfarm("bundle", "promote", "-p", PLATFORM, *forced))
     assert found["state"] == "promoted"
     assert not found["verdict"]["allowed"]
-    shown = " ".join(latfarm("bundle", "show", PLATFORM).out.split())
+    shown = " ".join(latfarm("bundle", "show", "-p", PLATFORM).out.split())
     assert "forced into use" in shown
     assert "a test" in shown
     assert told(latfarm("bundle", "rollback", "-p", PLATFORM, "--json")) == {
@@ -122,7 +122,7 @@ def test_remove_and_export_another_model(latfarm: Latfarm, home: Path, tmp_path:
     folder, out = add_worse(home), tmp_path / "out.zip"
     assert latfarm("bundle", "export", PLATFORM, out, "--model", "2").code == 0
     assert out.read_bytes() == (folder / "0002.zip").read_bytes()
-    found = told(latfarm("bundle", "remove", PLATFORM, "--model", "0002", "--json"))
+    found = told(latfarm("bundle", "remove", "-p", PLATFORM, "--model", "0002", "--json"))
     assert found["removed"] == [str(folder / "0002.zip")]
     assert found["bundle"] == str(folder / "0001.zip")
     # What is imported is judged too.
