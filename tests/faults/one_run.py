@@ -122,7 +122,7 @@ def _played(farm: FarmUnderTest, found: Evidence) -> Evidence:
         story = f"{type(error).__name__}: {error}; the controller's last words: {last}"
     if not farm.stop_controller():
         story = story or "the controller did not end in order"
-    left = _left(farm)
+    left = _left_for_good(farm)
     for process in farm.processes:
         process.stop()
     processes = _left_processes(farm)
@@ -156,6 +156,19 @@ def _settle(farm: FarmUnderTest) -> None:
         if not any(board.spooled or board.state == "running" for board in _left(farm)):
             return
         time.sleep(0.1)
+
+
+def _left_for_good(farm: FarmUnderTest) -> list[LeftAtBoard]:
+    """What boards keep although a lease that nobody gave back has ended by itself.
+
+    A link that is cut as the controller stops keeps the board from hearing that it is free.
+    """
+    until_s = time.monotonic() + farm.scenario.lease_ms / 1000.0 + SETTLE_S
+    while time.monotonic() < until_s:
+        if all(board.state in checks.FREE_STATES for board in _left(farm)):
+            break
+        time.sleep(0.1)
+    return _left(farm)
 
 
 def _left(farm: FarmUnderTest) -> list[LeftAtBoard]:

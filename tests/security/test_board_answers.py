@@ -51,6 +51,7 @@ SCALARS: Mapping[int, st.SearchStrategy[Any]] = {
 CONVERSIONS: Mapping[str, Callable[[Any], object]] = {
     "DescribeResponse": wire.board_from_pb,
     "Lease": wire.lease_from_pb,
+    "RestartResponse": wire.restarted_from_pb,
     "Stage": wire.stage_from_pb,
     "Platform": wire.platform_from_pb,
     "Runtime": wire.runtime_from_pb,
@@ -127,6 +128,7 @@ def test_every_answer_of_the_service_has_a_conversion() -> None:
     answers = {method.output_type.name for method in SERVICE.methods}
     assert answers == {
         *("DescribeResponse", "Lease", "MeasureEvent", "ListResultsResponse", "FromBoard"),
+        "RestartResponse",
         *UNUSED,
     }
     assert {field.name for field in pb.MeasureEvent.DESCRIPTOR.fields} == {"stage", "result"}
