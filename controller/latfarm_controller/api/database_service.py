@@ -65,15 +65,12 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         """Do something with the store; progress comes first, then one outcome."""
         user = self._user_of(context.peer())
         try:
-            async for event in self._perform(request):
+            async for event in self._perform(request, "local" if user is None else user.actor):
                 yield event
         except error_codes.KINDS as error:
             await error_codes.abort(context, error)
-        if request.action in WRITING:
-            actor = "local" if user is None else user.actor
-            self._audit.add(actor, f"database.{request.action}", request.options_json[:1000])
 
-    async def _perform(self, request: pb.PerformRequest) -> AsyncIterator[Any]:
+    async def _perform(self, request: pb.PerformRequest, actor: str) -> AsyncIterator[Any]:
         """Run an action, and hand on its progress.
 
         Only the newest progress is kept, so that a slow reader costs no memory and delays nobody.
@@ -93,7 +90,7 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
             progress = pb.PerformProgress(stage=stage, done=done, total=total)
             loop.call_soon_threadsafe(put, progress)
 
-        work = asyncio.create_task(self._work(request, tell))
+        work = asyncio.create_task(self._work(request, tell, actor))
         self._works[work] = left
         work.add_done_callback(self._ended)
         told = asyncio.create_task(news.get())
@@ -108,8 +105,13 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
             told.cancel()
             left.set()  # a thread cannot be cancelled; it ends at its next step
 
-    async def _work(self, request: pb.PerformRequest, tell: OnProgress) -> dict[str, Any]:
-        """Do the action in a thread; of those that write, one after the other."""
+    async def _work(
+        self, request: pb.PerformRequest, tell: OnProgress, actor: str
+    ) -> dict[str, Any]:
+        """Do the action in a thread; of those that write, one after the other.
+
+        What was written is in the audit log before anybody is told, and also if the client has left.
+        """
         try:
             options = json.loads(request.options_json or "{}")
         except ValueError as error:
@@ -118,7 +120,9 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         if request.action not in WRITING:
             return await asyncio.to_thread(perform, request.action, options, desk)
         async with self._writing:
-            return await asyncio.to_thread(perform, request.action, options, desk)
+            found = await asyncio.to_thread(perform, request.action, options, desk)
+            self._audit.add(actor, f"database.{request.action}", request.options_json[:1000])
+            return found
 
     def _ended(self, work: asyncio.Task[dict[str, Any]]) -> None:
         """Forget an action that has ended; nobody may be there to hear of its failure."""
