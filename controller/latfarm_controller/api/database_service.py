@@ -110,7 +110,7 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
     ) -> dict[str, Any]:
         """Do the action in a thread; of those that write, one after the other.
 
-        What was written is in the audit log before anybody is told, and also if the client has left.
+        The audit log has what was written before anybody is told, and also if the client has left.
         """
         try:
             options = json.loads(request.options_json or "{}")
