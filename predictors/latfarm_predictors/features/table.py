@@ -130,18 +130,22 @@ class Table:
         """For pickle and copy: the columns alone."""
         return type(self), tuple([getattr(self, field.name) for field in fields(self)])
 
-    def once(self, make: Callable[[Table], Array]) -> Array:
+    def once(self, make: Callable[..., Array], *given: int) -> Array:
         """The value that a function computes from this table; it is computed once and kept.
 
         Args:
             make: returns an array with a row for each row of the table, which depends on that row
                 alone; no other function that is given here has its name.
+            given: further arguments of the function; the value is kept for each of them apart.
         """
-        name = make.__name__
+        name = f"{make.__name__}{given}" if given else make.__name__
         found = self.__dict__.get(name)
         if found is None:
             whole = self.__dict__.get(_WHOLE)
-            found = make(self) if whole is None else whole[0].once(make).take(whole[1], axis=0)
+            if whole is None:
+                found = make(self, *given)
+            else:
+                found = whole[0].once(make, *given).take(whole[1], axis=0)
             self.__dict__[name] = found  # where cached properties are kept too
         return np.asarray(found)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
@@ -35,7 +32,7 @@ def tile_features(table: Table, positions: int = 0) -> Array:
         positions: how the library limits tiles on small maps, see `winograd.tile_work_within`.
     """
     small = (square_windows(table) == SMALL_WINDOW)[:, None]
-    work = table.once(tile_work_within(positions))
+    work = table.once(tile_work_within, positions)
     wasted = np.where(small, np.maximum(work, 1.0), 1.0)
     return np.concatenate(
         [
@@ -45,17 +42,6 @@ def tile_features(table: Table, positions: int = 0) -> Array:
         ],
         axis=1,
     )
-
-
-@cache
-def tile_features_within(positions: int) -> Callable[[Table], Array]:
-    """`tile_features` with this limit, as a function for `Table.once`."""
-
-    def features(table: Table) -> Array:
-        return tile_features(table, positions)
-
-    features.__name__ = f"tile_features_within_{positions}"
-    return features
 
 
 def transformed_weights(table: Table) -> Array:

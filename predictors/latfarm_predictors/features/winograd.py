@@ -22,8 +22,7 @@ chooses by a table computes a tile even where it wastes work, as on maps of 1 to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -127,25 +126,21 @@ def _work(table: Table, rows: np.typing.NDArray[np.intp], n: float) -> Array:
     )
 
 
-@cache
-def tile_work_within(positions: int) -> Callable[[Table], Array]:
-    """`tile_work` of a library that limits tiles on small maps, as a function for `Table.once`.
+def tile_work_within(table: Table, positions: int) -> Array:
+    """`tile_work` of a library that limits tiles on small maps, shape (n, 3).
 
     Args:
+        table: n kernels.
         positions: a tile of side n is admitted if n^2 is at most the number of outputs divided by
             this, rounded up; n = 2 always is. 0: there is no limit.
     """
+    work = table.once(tile_work)
     if not positions:
-        return tile_work
-
-    def limited(table: Table) -> Array:
-        most = np.floor(np.sqrt(np.ceil(table.out_h * table.out_w / positions)))
-        tiles = np.array(INPUT_SIDES, dtype=np.float64) - square_windows(table)[:, None] + 1.0
-        admits = (tiles <= LEAST_TILE) | (tiles <= most[:, None])
-        return np.where(admits, table.once(tile_work), 1.0)
-
-    limited.__name__ = f"tile_work_within_{positions}"
-    return limited
+        return work
+    most = np.floor(np.sqrt(np.ceil(table.out_h * table.out_w / positions)))
+    tiles = np.array(INPUT_SIDES, dtype=np.float64) - square_windows(table)[:, None] + 1.0
+    admits = (tiles <= LEAST_TILE) | (tiles <= most[:, None])
+    return np.where(admits, work, 1.0)
 
 
 def winograd(workloads: Sequence[Workload] | Table, positions: int = 0) -> tuple[Array, Array]:
@@ -163,7 +158,7 @@ def winograd(workloads: Sequence[Workload] | Table, positions: int = 0) -> tuple
         The ratio, at most 1, and the chosen n (1 = direct), each of shape (n,).
     """
     table = as_table(workloads)
-    work = table.once(tile_work_within(positions))
+    work = table.once(tile_work_within, positions)
     place = work.argmin(axis=1)
     best = work[np.arange(len(table)), place]
     tile = np.array(INPUT_SIDES, dtype=np.float64)[place] - table.kernel_h + 1.0
@@ -183,25 +178,15 @@ def winograd_ratio(
     """
     if edition < EDITION:
         return table.once(_earlier_ratio)
-    return table.once(_ratio(positions) if larger else _small_ratio(positions))
+    return table.once(_ratio if larger else _small_ratio, positions)
 
 
-@cache
-def _ratio(positions: int) -> Callable[[Table], Array]:
-    def ratio(table: Table) -> Array:
-        return winograd(table, positions)[0]
-
-    ratio.__name__ = f"winograd_ratio_within_{positions}"
-    return ratio
+def _ratio(table: Table, positions: int) -> Array:
+    return winograd(table, positions)[0]
 
 
-@cache
-def _small_ratio(positions: int) -> Callable[[Table], Array]:
-    def ratio(table: Table) -> Array:
-        return np.asarray(winograd_3x3(table, positions).min(axis=1))
-
-    ratio.__name__ = f"winograd_3x3_ratio_within_{positions}"
-    return ratio
+def _small_ratio(table: Table, positions: int) -> Array:
+    return np.asarray(winograd_3x3(table, positions).min(axis=1))
 
 
 def _earlier_ratio(table: Table) -> Array:
@@ -227,7 +212,7 @@ def winograd_3x3(table: Table, positions: int = 0) -> Array:
     libraries have Winograd's scheme. See `tile_work_within` for `positions`.
     """
     small = (square_windows(table) == SMALL_WINDOW)[:, None]
-    work = table.once(tile_work_within(positions))
+    work = table.once(tile_work_within, positions)
     return np.where(small, np.minimum(work, 1.0), 1.0)
 
 
@@ -238,4 +223,4 @@ def larger_windows(table: Table, positions: int = 0) -> Array:
     `tile_work_within` for `positions`.
     """
     larger = (square_windows(table) > SMALL_WINDOW)[:, None]
-    return np.where(larger, table.once(tile_work_within(positions))[:, 1:], 1.0)
+    return np.where(larger, table.once(tile_work_within, positions)[:, 1:], 1.0)

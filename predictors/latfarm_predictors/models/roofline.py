@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
 from typing import Protocol, Self
 
 import numpy as np
@@ -252,7 +251,7 @@ class Roofline:
 
     def _schemes(self, table: Table) -> Array:
         """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
-        regimes = table.once(_regimes_within(self.positions))
+        regimes = table.once(_regimes, self.positions)
         if not self.larger:
             return regimes
         small, single, windows = regimes.T
@@ -333,24 +332,18 @@ def _plain(table: Table) -> Array:
     )
 
 
-@cache
-def _regimes_within(positions: int) -> Callable[[Table], Array]:
-    """Share of the work that is done at the rate of each scheme, as a function for `Table.once`.
+def _regimes(table: Table, positions: int) -> Array:
+    """Share of the work that is done at the rate of each scheme, shape (n, 3).
 
-    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly. The
-    function gives an array of shape (n, 3).
+    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly.
 
     Args:
+        table: n kernels.
         positions: how the library limits tiles on small maps.
     """
-
-    def regimes(table: Table) -> Array:
-        small = winograd_3x3(table, positions).min(axis=1)
-        windows = table.area > 1
-        return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
-
-    regimes.__name__ = f"regimes_within_{positions}"
-    return regimes
+    small = winograd_3x3(table, positions).min(axis=1)
+    windows = table.area > 1
+    return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
 
 
 def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:

@@ -20,7 +20,7 @@ from latfarm_predictors.features.table_features import (
     scheme_features,
     window_features,
 )
-from latfarm_predictors.features.tile_features import tile_features_within, transformed_weights
+from latfarm_predictors.features.tile_features import tile_features, transformed_weights
 from latfarm_predictors.features.winograd import EDITION, winograd_3x3
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets
@@ -287,9 +287,11 @@ class RooflineGP:
             np.log(self.roofline.ratio(table)),
             (float(tiles.out_channels), float(tiles.in_channels), float(tiles.rows)),
         )
-        known = self.roofline.edition >= EDITION
-        schemes = tile_features_within(self.roofline.positions) if known else _earlier_schemes
-        parts = [shape, self.vocabulary.columns(table), table.once(schemes)]
+        if self.roofline.edition >= EDITION:
+            schemes = table.once(tile_features, self.roofline.positions)
+        else:
+            schemes = table.once(_earlier_schemes)
+        parts = [shape, self.vocabulary.columns(table), schemes]
         if self._windows:
             parts.append(table.once(window_features))
         return np.concatenate(parts, axis=1)

@@ -70,8 +70,8 @@ def test_small_maps_admit_small_tiles_only_where_a_library_limits_them() -> None
 
 def test_a_table_keeps_the_work_of_each_limit_apart() -> None:
     table = as_table([conv(6, 3), conv(15, 3)])
-    first = [table.once(tile_work_within(positions)).tolist() for positions in (0, 8, 14)]
-    again = [table.once(tile_work_within(positions)).tolist() for positions in (0, 8, 14)]
+    first = [table.once(tile_work_within, positions).tolist() for positions in (0, 8, 14)]
+    again = [table.once(tile_work_within, positions).tolist() for positions in (0, 8, 14)]
     assert first == again
     assert first[0] != first[1]
 
