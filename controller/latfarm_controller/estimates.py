@@ -30,8 +30,7 @@ from latfarm_controller.latency import (
     Model,
     QueryOptions,
     answer_of,
-    question_about,
-    read,
+    asked_of,
 )
 
 if TYPE_CHECKING:
@@ -120,16 +119,12 @@ def estimate_many(
         raise UsageError("an estimate asks no board; use query_many to measure")
     names: list[str] = []
     questions: list[Question] = []
-    for model in models:
-        name = model.name if isinstance(model, Graph) else str(model)
-        try:
-            graph = read(model, batch_size)
-        except (PredictorsError, OSError) as error:
-            yield from (Estimate(name, platform, error=error) for platform in platform_names)
+    for name, platform, asked in asked_of(models, platform_names, batch_size, options):
+        if isinstance(asked, Exception):
+            yield Estimate(name, platform, error=asked)
             continue
-        for platform in platform_names:
-            names.append(name)
-            questions.append(question_about(graph, platform, options))
+        names.append(name)
+        questions.append(asked)
     missed: dict[int, Exception] = {}
     with LatencyDatabase() as database:
         for place, end in database.ask(questions):

@@ -222,16 +222,14 @@ class LatencyDatabase:
         """The latencies of networks on platforms, each as soon as it is there."""
         names: list[str] = []
         questions: list[Question] = []
-        for model in models:
-            name = model.name if isinstance(model, Graph) else str(model)
-            try:
-                graph = read(model, batch_size)
-            except (PredictorsError, OSError) as error:
-                yield from (LatencyAnswer(name, platform, error=error) for platform in platforms)
+        for name, platform, asked in asked_of(
+            models, platforms, batch_size, options or QueryOptions()
+        ):
+            if isinstance(asked, Exception):
+                yield LatencyAnswer(name, platform, error=asked)
                 continue
-            for platform in platforms:
-                names.append(name)
-                questions.append(question_about(graph, platform, options or QueryOptions()))
+            names.append(name)
+            questions.append(asked)
         for place, end in self.ask(questions):
             yield answer_of(names[place], questions[place], end)
 
@@ -304,6 +302,30 @@ class LatencyDatabase:
                     known = tuple(newest(config.bundles_dir))
                     ended[place] = answers.nothing(questions[place], known)
         return ended
+
+
+def asked_of(
+    models: Iterable[Model], platforms: Sequence[str], batch_size: int, options: QueryOptions
+) -> Iterator[tuple[str, str, Question | Exception]]:
+    """What is asked about each model on each platform: its name, the platform, and the question.
+
+    For a model that cannot be read, the error stands in the place of the question.
+
+    Args:
+        models: ONNX files or Graphs.
+        platforms: names of platforms.
+        batch_size: batch size for models that leave it open; 0: as the models have it.
+        options: which answers will do.
+    """
+    for model in models:
+        name = model.name if isinstance(model, Graph) else str(model)
+        try:
+            graph = read(model, batch_size)
+        except (PredictorsError, OSError) as error:
+            yield from ((name, platform, error) for platform in platforms)
+            continue
+        for platform in platforms:
+            yield name, platform, question_about(graph, platform, options)
 
 
 def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:

@@ -51,7 +51,7 @@ THROTTLE = {"every": 4, "length": 2, "factor": 1.7, "reported": False}
 """A board that throttles, and does not say so."""
 
 DRIFT = 40.0
-"""By which share a drifting board gets slower in 1,000 measurements."""
+"""In 1,000 measurements, a drifting board gets slower by this share of its latency."""
 
 LIES = (2, 4)
 """The first and the last result of a lying board that have a wrong hash."""

@@ -131,7 +131,7 @@ COUNTS = (
 
 
 def values_of(measurement: Measurement) -> Values:
-    """What of a measurement must be equal in an undisturbed run."""
+    """The values of a measurement that an undisturbed run of the same request must have, too."""
     return (
         measurement.latency_ms,
         measurement.min_ms,

@@ -52,7 +52,7 @@ AGENT_FAULTS = (WORKER_KILLED, FULL_DISK)
 """Faults of one process that is one board; a rack would have them on all boards at once."""
 
 CLOCK_STEPS_S = (-3600.0, -30.0, 45.0, 7200.0)
-"""By how much the clock of the controller or of the boards jumps, in seconds."""
+"""A clock of the controller or of the boards jumps by one of these, in seconds."""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Prior:
         return chosen
 
     def _gain(self, spread: Array) -> Array:
-        """By how much a probe of each network reduces the summed variance, shape (P,)."""
+        """The reduction of the summed variance by a probe of each network, shape (P,)."""
         moved = self.factors @ spread
         shared = (moved * self.factors).sum(axis=1)
         reduced = ((moved @ (self.factors.T @ self.factors)) * moved).sum(axis=1)

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from latfarm_controller.cli.shell import output
 
 ARGUMENT = ""
-"""As the spelling of today: what was the value of an option is an argument now."""
+"""Stands for the spelling of today where an option became an argument, which has no name."""
 _NUMBER = re.compile(r"\d*\.?\d+|inf", re.IGNORECASE)
 """A value of an option that takes a number and was a flag before."""
 
