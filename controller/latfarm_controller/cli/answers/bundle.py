@@ -269,7 +269,7 @@ def retrain_bundle(
     output.err().print("\n".join(entered.sentences))
 
 
-@app.command("promote", cls=PlatformOnce)
+@app.command("promote")
 def promote_bundle(
     platform: inputs.Platform,
     model: Model = "",
@@ -304,7 +304,7 @@ def promote_bundle(
     output.err().print("\n".join(entered.sentences))
 
 
-@app.command("rollback", cls=PlatformOnce)
+@app.command("rollback")
 def rollback_bundle(
     platform: inputs.Platform, reason: Reason = "", as_json: inputs.Json = False
 ) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
-from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
@@ -34,7 +33,7 @@ Promote = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("train", cls=formerly(first="--platform"))(train)
+    app.command("train")(train)
 
 
 def train(
