@@ -44,9 +44,13 @@ from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
-VERSION = 2
-"""Version of the format that is written."""
-READABLE = (1, 2)
+VERSION = 3
+"""Version of the format that is written.
+
+Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
+that older programs learn together (`features/groups.py`).
+"""
+READABLE = (1, 2, 3)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200
@@ -170,9 +174,9 @@ def _header(files: Mapping[str, bytes], path: str | Path) -> dict[str, Any]:
     if header.get("format") != FORMAT or type(version) is not int or version not in READABLE:
         raise BundleError(
             f"{path}: a bundle of format {_short(header.get('format'))} version "
-            f"{_short(version)}; this "
-            f"version reads {FORMAT!r} version {' and '.join(map(str, READABLE))}: install a "
-            "version that reads it, or train the platform anew"
+            f"{_short(version)}; this program reads {FORMAT!r} in the versions "
+            f"{', '.join(map(str, READABLE))}: install one that reads it, or train the platform "
+            "anew"
         )
     platform = header.get("platform")
     if not isinstance(platform, str) or not platform.isprintable() or len(platform) > _LONGEST_NAME:

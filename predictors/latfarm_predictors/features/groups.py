@@ -19,9 +19,15 @@ from latfarm_predictors.graph.op_sets import FREE_OPS
 LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""
 _APART_ROWS = 30
-"""With fewer kernels than this, a group of `_JOINED` is learned together with another."""
+"""With fewer kernels than this, a group is learned together with another."""
 _JOINED = (("grouped_conv", "conv"), ("matmul", "fc"))
 """Groups, each with the group that it is learned with while it has few kernels."""
+MEMORY = "memory"
+"""The group in which families with few kernels are learned together.
+
+They have no group in `_GROUPS`. Bundles of older versions learned all such families together, so
+that their routers know this group alone.
+"""
 _MOST_STAND_INS = 6
 """The largest number of measured ops over which a kernel of an unmeasured op is averaged."""
 
@@ -32,11 +38,13 @@ NEAREST_DOUBT = 0.7
 UNKNOWN_DOUBT = 1.2
 """Added log-sigma of a kernel that resembles nothing that was measured."""
 
+_VIEW_GROUP = "view"
+"""The group of views that were measured by themselves."""
 VIEW = "fallback:view"
 """Source in answers for kernels that take next to no time: views (Reshape, Dropout...) that were
 never measured by themselves, and ops that took no time in measured networks."""
 
-# The group of each family; families that are not listed are of the group "memory".
+# The group of each family; a family that is not listed has a group of its own name.
 _GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "conv": "conv",
@@ -75,8 +83,28 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def family_group(family: str, kernel_type: str) -> str:
     """The group of a kernel, before small groups are joined with others."""
     if family == "move" and main_op(kernel_type) in FREE_OPS:
-        return "view"
-    return _GROUPS.get(family, "memory")
+        return _VIEW_GROUP
+    return _GROUPS.get(family, family)
+
+
+def broad_group(family: str, kernel_type: str) -> str:
+    """The group of a kernel where all families without a listed group are one, `MEMORY`.
+
+    Campaigns draw kernels of every such group, so that a few draws see all kinds of kernels.
+    """
+    return _broad(family_group(family, kernel_type))
+
+
+def joined_group(joined: Mapping[str, str], family: str, kernel_type: str) -> str:
+    """The group in which a kernel was learned, or would have been; "" if there is none.
+
+    Args:
+        joined: the group that is really used, by group before small groups are joined. That of an
+            older bundle may name `MEMORY` instead of the kernel's own group.
+        family: family of the kernel.
+        kernel_type: type of the kernel.
+    """
+    return _learned(joined, family_group(family, kernel_type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +160,7 @@ class Router:
             rows.setdefault(
                 _on(family_group(family, kind), elsewhere.get((family, op))), []
             ).append(row)
-        joined = {name: name for name in rows}
-        for name, other in _JOINED:
-            few = len(rows.get(name, ())) < _APART_ROWS
-            if few and name in rows and other in rows:
-                joined[name] = other
-                rows[other] = sorted(rows[other] + rows.pop(name))
+        joined = _join(rows)
         seen = Counter(zip(table.families, table.main_ops, strict=True))
         tokens: dict[str, set[str]] = {}
         for family, ops in zip(table.families, table.appended_ops, strict=True):
@@ -151,13 +174,13 @@ class Router:
         op = main_op(kernel_type)
         group = self.group(family, kernel_type)
         if (family, op) in self.seen:
-            return Route(self.joined[group], (kernel_type,))
+            return Route(self._learned(group), (kernel_type,))
         if (family, op) in self.free:
             return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
         siblings = self._ops(family)
         if siblings and family != "other":
             return self._stand_in(family, siblings, kernel_type, "family", FAMILY_DOUBT)
-        if group == "view":
+        if group == _VIEW_GROUP:
             return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
         for near in _NEAREST.get(family, ()):
             relatives = self._ops(near)
@@ -218,8 +241,19 @@ class Router:
     ) -> Route:
         _, *rest = _main_first(kernel_type)
         types = tuple("+".join([op, *rest]) for op in ops)
-        group = self.joined[self.group(family, ops[0])]
+        group = self._learned(self.group(family, ops[0]))
         return Route(group, types, f"fallback:{how}:{family}", doubt)
+
+    def _learned(self, group: str) -> str:
+        """The group in which kernels of a measured op were learned.
+
+        Raises:
+            KeyError: the router names no such group, so that it is damaged.
+        """
+        found = _learned(self.joined, group)
+        if not found:
+            raise KeyError(group)
+        return found
 
 
 def _main_first(kernel_type: str) -> list[str]:
@@ -232,6 +266,55 @@ def _main_first(kernel_type: str) -> list[str]:
 
 def _on(group: str, device: str | None) -> str:
     return group if device is None else f"{group}@{device}"
+
+
+def _broad(group: str) -> str:
+    """The group before families without a listed group had their own; it keeps the device."""
+    family, at, device = group.partition("@")
+    listed = family == _VIEW_GROUP or family in _GROUPS.values()
+    return group if listed else f"{MEMORY}{at}{device}"
+
+
+def _learned(joined: Mapping[str, str], group: str) -> str:
+    """The group in which kernels were or would have been learned; "" if there is none."""
+    if found := joined.get(group):
+        return found
+    broad = _broad(group)
+    return joined.get(broad) or (broad if broad in joined.values() else "")
+
+
+def _join(rows: dict[str, list[int]]) -> dict[str, str]:
+    """Join groups of few rows in `rows` with others.
+
+    Returns:
+        The group that is really used, by group before small groups are joined.
+    """
+    joined = {name: name for name in rows}
+    families: dict[str, list[str]] = {}
+    for name in rows:
+        if (broad := _broad(name)) != name:
+            families.setdefault(broad, []).append(name)
+    into = [(name, other) for name, other in _JOINED if name in rows and other in rows]
+    into = [(name, other) for name, other in into if len(rows[name]) < _APART_ROWS]
+    for broad, names in families.items():
+        into += [(name, broad) for name in _few(rows, names)]
+    for name, other in into:
+        joined[name] = other
+        rows[other] = sorted([*rows.get(other, ()), *rows.pop(name)])
+    return joined
+
+
+def _few(rows: Mapping[str, Sequence[int]], names: Sequence[str]) -> list[str]:
+    """The families that are learned together.
+
+    They are those of few kernels, and the one of most kernels where they are few together: a family
+    of many kernels is predicted next to no worse because some others are learned with it.
+    """
+    few = [name for name in names if len(rows[name]) < _APART_ROWS]
+    many = [name for name in names if len(rows[name]) >= _APART_ROWS]
+    if few and many and sum(len(rows[name]) for name in few) < _APART_ROWS:
+        few.append(max(many, key=lambda name: (len(rows[name]), name)))
+    return few
 
 
 def _elsewhere(table: Table, devices: Sequence[str]) -> dict[tuple[str, str], str]:

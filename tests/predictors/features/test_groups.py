@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from latfarm_predictors.features.groups import VIEW, Router, family_group
+import pytest
+from latfarm_predictors.features.groups import (
+    VIEW,
+    Router,
+    broad_group,
+    family_group,
+    joined_group,
+)
 from latfarm_predictors.features.table import Table, as_table
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.testing.synthetic import random_kernels
@@ -20,8 +27,87 @@ def test_families_fall_into_groups() -> None:
     assert family_group("conv", "Conv+Relu") == "conv"
     assert family_group("global_pool", "GlobalAveragePool") == "pool"
     assert family_group("move", "Reshape") == "view"
-    assert family_group("move", "Transpose") == "memory"
-    assert family_group("other", "NonMaxSuppression") == "memory"
+    assert family_group("move", "Transpose") == "move"
+    assert family_group("attention", "Attention") == "matmul"
+
+
+def test_campaigns_count_all_families_without_a_listed_group_as_one() -> None:
+    assert broad_group("move", "Transpose") == broad_group("softmax", "Softmax") == "memory"
+    assert broad_group("other", "NonMaxSuppression") == "memory"
+    assert broad_group("move", "Reshape") == "view"
+    assert broad_group("conv", "Conv") == "conv"
+
+
+def test_a_family_with_enough_kernels_has_a_regressor_of_its_own() -> None:
+    router, rows = Router.of(table({"conv": 9, "eltwise": 40, "softmax": 30, "norm": 29, "lrn": 1}))
+    assert {name: len(found) for name, found in rows.items()} == {
+        "conv": 9,
+        "eltwise": 40,
+        "softmax": 30,
+        "memory": 30,
+    }
+    assert router.route("softmax", "Softmax").group == "softmax"
+    assert router.route("norm", "BatchNormalization").group == "memory"
+    assert router.route("lrn", "LRN").group == "memory"
+    assert router.route("eltwise", "Tanh").group == "eltwise"  # others of its family stand in
+
+
+def test_too_few_kernels_of_several_families_join_the_family_with_the_most() -> None:
+    router, rows = Router.of(table({"eltwise": 60, "norm": 35, "lrn": 8, "softmax": 4}))
+    assert {name: len(found) for name, found in rows.items()} == {"memory": 72, "norm": 35}
+    assert router.route("eltwise", "Relu").group == router.route("lrn", "LRN").group == "memory"
+    assert router.route("norm", "BatchNormalization").group == "norm"
+
+
+def test_the_groups_do_not_depend_on_the_order_of_kernels() -> None:
+    made = table({"eltwise": 40, "norm": 40, "lrn": 5, "softmax": 31})
+    router, rows = Router.of(made)
+    order = np.random.default_rng(1).permutation(len(made))
+    other, shuffled = Router.of(made.take(order))
+    assert other.joined == router.joined
+    assert {name: len(found) for name, found in shuffled.items()} == {
+        name: len(found) for name, found in rows.items()
+    }
+
+
+def test_families_are_learned_apart_on_each_device() -> None:
+    made = table({"conv": 90, "eltwise": 40, "softmax": 35, "lrn": 12, "norm": 3})
+    devices = ["cpu" if f in ("softmax", "lrn", "norm") else "npu" for f in made.families]
+    router, rows = Router.of(made, devices)
+    assert set(rows) == {"conv", "eltwise", "memory@cpu"}
+    assert router.route("softmax", "Softmax").group == "memory@cpu"
+    assert router.route("eltwise", "Add").group == "eltwise"
+
+
+def older(router: Router) -> Router:
+    """The router as versions before single families had groups would have written it."""
+    names = {"conv": "conv", "memory": "memory", "memory@cpu": "memory@cpu"}
+    return replace(router, joined=names)
+
+
+def test_a_router_of_an_older_version_keeps_all_such_families_in_one_group() -> None:
+    made = table({"conv": 90, "eltwise": 40, "softmax": 35, "lrn": 12})
+    devices = ["cpu" if family == "lrn" else "npu" for family in made.families]
+    router = older(Router.of(made, devices)[0])
+    assert router.route("softmax", "Softmax").group == "memory"
+    assert router.route("lrn", "LRN").group == "memory@cpu"
+    assert router.route("eltwise", "Tanh").group == "memory"
+    assert router.route("norm", "BatchNormalization").group == "memory"  # element-wise ops stand in
+    assert router.route("conv", "Conv").group == "conv"
+    assert Router.from_json(router.to_json()) == router
+
+
+def test_a_router_that_lacks_the_group_of_a_measured_op_is_refused() -> None:
+    router = replace(Router.of(table({"conv": 10, "eltwise": 9}))[0], joined={"conv": "conv"})
+    with pytest.raises(KeyError, match="eltwise"):
+        router.route("eltwise", "Add")
+
+
+def test_the_group_of_a_baseline_is_found_in_new_and_old_names() -> None:
+    assert joined_group({"softmax": "softmax"}, "softmax", "Softmax") == "softmax"
+    assert joined_group({"softmax": "memory"}, "softmax", "Softmax") == "memory"
+    assert joined_group({"memory": "memory"}, "softmax", "Softmax") == "memory"
+    assert joined_group({"conv": "conv"}, "softmax", "Softmax") == ""
 
 
 def test_few_grouped_convolutions_join_the_others_and_many_stand_alone() -> None:

@@ -19,7 +19,7 @@ from statistics import fmean, median, pstdev
 from typing import Any
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.features.groups import family_group
+from latfarm_predictors.features.groups import broad_group
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
@@ -122,7 +122,7 @@ class WithinPadsCampaign(PlannedCampaign):
         self._groups: dict[str, list[str]] = {}
         for key, sample in self._alone.items():
             kernel = sample.kernel
-            name = family_group(workload(kernel).family, kernel.type)
+            name = broad_group(workload(kernel).family, kernel.type)
             self._groups.setdefault(name, []).append(key)
         self._overhead_ms = overhead_ms
         self._settings = settings

@@ -12,7 +12,7 @@ from math import expm1, log
 from random import Random
 from statistics import fmean, median
 
-from latfarm_predictors.features.groups import family_group
+from latfarm_predictors.features.groups import broad_group
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.samples import KernelSample
@@ -49,7 +49,7 @@ def compared_kernels(inside: Sequence[KernelSample], count: int, seed: int) -> l
 
 def group_of(kernel: Kernel) -> str:
     """The group of a kernel: kernels whose times alone differ alike."""
-    return family_group(workload(kernel).family, kernel.type)
+    return broad_group(workload(kernel).family, kernel.type)
 
 
 def difference(alone: Sequence[KernelSample], inside: Sequence[KernelSample]) -> float | None:

@@ -16,7 +16,7 @@ import numpy as np
 from latfarm_predictors.baselines.names import BASELINES, MNN
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import PredictorsError
-from latfarm_predictors.features.groups import family_group
+from latfarm_predictors.features.groups import joined_group
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.learned.network_figures import boundary_mb
@@ -156,7 +156,7 @@ def _grouped(model: GroupForests, table: Table) -> dict[str, Rows]:
     """The rows that each forest predicts."""
     groups: dict[str, list[int]] = {}
     for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
-        name = model.joined.get(family_group(family, kind), "")
+        name = joined_group(model.joined, family, kind)
         groups.setdefault(name if name in model.forests else "", []).append(row)
     return {name: np.array(rows, dtype=np.intp) for name, rows in groups.items()}
 
@@ -182,7 +182,7 @@ def _refit(model: Any, table: Table, latency: Array) -> Any:
         return model.refit(table, latency, np.zeros(len(table)))
     groups: dict[str, list[int]] = {"": list(range(len(table)))}
     for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
-        name = model.joined.get(family_group(family, kind), "")
+        name = joined_group(model.joined, family, kind)
         if name:
             groups.setdefault(name, []).append(row)
     forests = {}

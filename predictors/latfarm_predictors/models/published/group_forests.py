@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from latfarm_predictors.features.groups import family_group
+from latfarm_predictors.features.groups import joined_group
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState
@@ -19,7 +19,8 @@ class GroupForests:
     Args:
         forests: forest of each group. The one named "" has seen all kernels and predicts those
             whose group has none.
-        joined: for each group, the group whose forest predicts it; small groups are joined.
+        joined: for each group, the group whose forest predicts it; small groups are joined. Bundles
+            of older versions name fewer groups, see `groups.joined_group`.
     """
 
     kind = "group-forests"
@@ -34,7 +35,7 @@ class GroupForests:
         latency, sigma = np.empty(len(table)), np.empty(len(table))
         groups: dict[str, list[int]] = {}
         for row, (family, kind) in enumerate(zip(table.families, table.types, strict=True)):
-            name = self.joined.get(family_group(family, kind), "")
+            name = joined_group(self.joined, family, kind)
             groups.setdefault(name if name in self.forests else "", []).append(row)
         for name, rows in groups.items():
             index = np.array(rows, dtype=np.intp)
