@@ -3,7 +3,9 @@
 An interval holds as often as it says only for networks like those that calibrated it. There are two
 draws. "variants" redraws the channels and windows of every layer, like the networks that judge
 predictors (`zoo.draws.variants`); these are less regular than published networks, and so are the
-networks that an architecture search asks about. "scaled" changes the width and the resolution of
+networks that an architecture search asks about. Families for tiny images are left out, because none
+of them judges: their networks take a small part of the time of the others, and kernels on maps of a
+few pixels are harder to predict. "scaled" changes the width and the resolution of
 whole networks, evenly spread over numbers of operations; campaigns before the other draw used it.
 """
 
@@ -38,7 +40,7 @@ RESOLUTIONS = (96, 128, 160, 192, 224, 256)
 TOKENS = (32, 64, 128, 192, 256, 384)
 """Lengths of the sequences of language models to choose from."""
 _TINY_IMAGE = 64
-"""Families for images of at most this resolution keep it."""
+"""Largest resolution of a tiny image, in pixels. Scaled networks for tiny images keep theirs."""
 _ANY_WILL_DO = 0.45
 """Distances from the aim below this one, in logarithms of operations, all count as equal: a fifth
 of a decade. So chance varies width and resolution."""
@@ -87,10 +89,13 @@ def calibration_networks(
         draw: how networks are drawn, see the module.
 
     Raises:
-        UsageError: fewer than six families are left (or fewer than `count`, if that is less).
+        UsageError: fewer than six families are left (or fewer than `count`, if that is less);
+            families for tiny images do not count for variants.
     """
     random = Random(seed)
     families = zoo.calibration_families(exclude_lineages)
+    if draw == VARIANTS:
+        families = {name: each for name, each in families.items() if not _tiny(each)}
     if len(families) < min(LEAST_FAMILIES, count):
         raise UsageError(
             f"calibration needs {LEAST_FAMILIES} zoo families, and without the lineages "
@@ -142,6 +147,11 @@ def _variants(
     return list(found.values())
 
 
+def _tiny(family: zoo.Family) -> bool:
+    """Whether a family was published for tiny images."""
+    return family.task != "language" and family.resolution <= _TINY_IMAGE
+
+
 def _scaled(base: _Base, width: float, resolution: int) -> float:
     """The logarithm of a network's operations.
 
@@ -155,8 +165,7 @@ def _scaled(base: _Base, width: float, resolution: int) -> float:
 def _options(base: _Base) -> list[tuple[float, int]]:
     """All widths and resolutions of a family."""
     # The first layers of networks for tiny images do not shrink the map: they keep tiny images.
-    small = base.family.resolution <= _TINY_IMAGE
-    sizes = (base.family.resolution,) if small else RESOLUTIONS
+    sizes = (base.family.resolution,) if _tiny(base.family) else RESOLUTIONS
     if base.family.task == "language":
         sizes = TOKENS
     return [(width, size) for width in WIDTHS for size in sizes]

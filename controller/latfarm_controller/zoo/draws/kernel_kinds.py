@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from latfarm_predictors.features.table import main_op
-from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS
-from latfarm_predictors.kernels.families import family_of
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import main_node
 from latfarm_predictors.kernels.workload import workload
+
+from latfarm_controller.zoo.draws.windows import has_wide_window, window_of
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
@@ -60,8 +60,6 @@ _LANES = 4
 """Channels that this number does not divide are unaligned."""
 _OWN_CODE = 5 * 5
 """Windows with more elements than this are wide: libraries have no special code for them."""
-_SMALL_WINDOW = 3 * 3
-"""Convolutions of stride 1 whose windows have more elements than this are a kind of their own."""
 
 
 def kind_of(kernel: Kernel) -> str:
@@ -77,12 +75,9 @@ def kind_of(kernel: Kernel) -> str:
     if family == "grouped_conv" and main.attrs.get("kernel_shape") == (1, 1):
         return "grouped_pointwise"
     if family in ("conv", "dwconv"):
-        window = main.attrs["kernel_shape"]
-        assert isinstance(window, tuple)
-        area = math.prod(map(int, window))
-        if family == "conv" and area > _SMALL_WINDOW and _stride_one(main):
+        if family == "conv" and has_wide_window(main):
             return _UNIT + _WIDE + family
-        if area > _OWN_CODE:
+        if math.prod(window_of(main)) > _OWN_CODE:
             return _WIDE + family
         tensors = (main.inputs[0], main.outputs[0])
         channels = [kernel.graph.type_of(tensor).shape[1] for tensor in tensors]
@@ -100,25 +95,3 @@ def base_of(kind: str) -> str:
     """The kind as a user names it, without the beginning for unaligned, wide or row kernels."""
     plain = kind.removeprefix(_UNALIGNED).removeprefix(_UNIT).removeprefix(_WIDE)
     return plain.removeprefix(_ROWS)
-
-
-def _stride_one(node: Node) -> bool:
-    """Whether the window of an op moves by one element in every direction."""
-    strides = node.attrs.get("strides", ())
-    return isinstance(strides, tuple) and all(step == 1 for step in strides)
-
-
-def wide_windows(graph: Graph) -> int:
-    """Number of convolutions, neither grouped nor depthwise, with a wide window of stride 1."""
-    return sum(
-        node.op == "Conv"
-        and family_of(graph, node) == "conv"
-        and math.prod(_window(node)) > _SMALL_WINDOW
-        and _stride_one(node)
-        for node in graph.nodes
-    )
-
-
-def _window(node: Node) -> Sequence[int]:
-    window = node.attrs.get("kernel_shape", ())
-    return [int(side) for side in window] if isinstance(window, tuple) else []

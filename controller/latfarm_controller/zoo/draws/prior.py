@@ -24,7 +24,8 @@ from latfarm_predictors.kernels.workload import workload
 
 from latfarm_controller.zoo import calibration_families
 from latfarm_controller.zoo.design import Design, RandomDesign
-from latfarm_controller.zoo.draws.kernel_kinds import SHARES, kind_of, op_of, wide_windows
+from latfarm_controller.zoo.draws.kernel_kinds import SHARES, kind_of, op_of
+from latfarm_controller.zoo.draws.windows import has_idle_windows, wide_windows
 from latfarm_controller.zoo.family import Family
 
 MAX_BYTES = 600_000_000
@@ -242,6 +243,8 @@ class KernelPrior:
     def _drawn_network(self, family: Family, *, wide: bool = False) -> Graph | None:
         """A network of `family` with drawn sizes; None where these do not fit together.
 
+        Windows that their maps are too small for do not fit, see `windows`.
+
         Args:
             family: what to build.
             wide: whether all windows are redrawn, most of them wide.
@@ -268,9 +271,10 @@ class KernelPrior:
             width = math.exp(draw.uniform(*map(math.log, _WIDTHS)))
             design = Design(width, divisor, classes, seed)
         try:
-            return family.build(resolution=resolution, design=design)
+            graph = family.build(resolution=resolution, design=design)
         except GraphError:  # a kernel is larger than its map
             return None
+        return None if has_idle_windows(graph) else graph
 
     def _heavy_first(self, kernels: list[Kernel]) -> list[Kernel]:
         """A random order in which kernels with more work tend to come earlier.

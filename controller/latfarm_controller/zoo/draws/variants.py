@@ -3,8 +3,8 @@
 There are two rules. "nn-meter" is that of nn-Meter's dataset (section 3): the output channels of
 each layer are multiplied by a factor from [0.2, 1.8], its kernel size is drawn from {1, 3, 5, 7,
 9}, and images have 224 pixels, or 32 where a family was published for small images. "wide" is
-closer to real networks: resolutions vary too, most channels are multiples of 8, and only every
-other kernel size is redrawn.
+closer to real networks: resolutions vary too, most channels are multiples of 8, only every other
+kernel size is redrawn, and no window is too large for its map to be used (`windows`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_controller.errors import UsageError
 from latfarm_controller.zoo import find
 from latfarm_controller.zoo.design import Design, RandomDesign
+from latfarm_controller.zoo.draws.windows import has_idle_windows
 
 Rule = Literal["wide", "nn-meter"]
 """How variants are drawn, as described above."""
@@ -59,7 +60,7 @@ def variant(
 
     Raises:
         UsageError: there is no such family or rule.
-        GraphError: the drawn kernels are larger than their maps at every resolution.
+        GraphError: the drawn kernels are too large for their maps at every resolution.
     """
     if rule not in RULES:
         raise UsageError(f"no rule {rule!r} for variants; known: {', '.join(RULES)}")
@@ -84,7 +85,11 @@ def variant(
         else:
             design = RandomDesign(own, scale=scale, change=1.0)
         try:
-            return family.build(resolution=size, batch=batch, design=design, label=label)
+            graph = family.build(resolution=size, batch=batch, design=design, label=label)
         except GraphError as error:  # a drawn kernel is larger than its map
             last = error
+            continue
+        if rule == "nn-meter" or not has_idle_windows(graph):
+            return graph
+        last = GraphError(f"{name}: a drawn window is too large for its map at {size} pixels")
     raise last

@@ -24,6 +24,8 @@ from latfarm_controller.campaigns.networks.campaign import (
 )
 from latfarm_controller.errors import UsageError
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_controller.zoo.draws.variants import variant
+from latfarm_controller.zoo.draws.windows import has_idle_windows
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -64,6 +66,23 @@ def test_calibration_networks_are_variants_like_those_that_judge() -> None:
     assert [hash_of(g) for g in again] == [hash_of(g) for g in graphs]
     published = {hash_of(family.build()) for family in zoo.calibration_families().values()}
     assert not published & {hash_of(graph) for graph in graphs}
+
+
+def test_calibration_networks_are_of_kinds_that_judge() -> None:
+    """No family for tiny images judges a predictor, and no window is too large for its map."""
+    graphs = calibration_networks(60, seed=2, macs=(3e7, 2e9))
+    drawn = {graph.name.partition("-calibration")[0] for graph in graphs}
+    assert not drawn & {"nin-cifar", "nasbench201"}
+    assert {"t5-mini", "bert-mini", "mobilevit-s", "convnext-atto", "efficientformer-l1"} <= drawn
+    assert not any(has_idle_windows(graph) for graph in graphs)
+    scaled = calibration_networks(60, seed=2, draw=SCALED)
+    assert any(graph.name.startswith("nin-cifar") for graph in scaled)
+
+
+def test_calibration_networks_never_are_networks_that_judge() -> None:
+    judging = {hash_of(variant(name, s)) for name in ("alexnet", "resnet18") for s in range(1, 12)}
+    graphs = calibration_networks(40, seed=0, macs=(3e7, 2e9))
+    assert not judging & {hash_of(graph) for graph in graphs}
 
 
 def test_a_family_without_a_variant_in_the_range_is_given_up() -> None:
