@@ -11,6 +11,7 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.cover import CoverCampaign
+from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.reports.facts.platform_record import (
@@ -26,6 +27,7 @@ from latfarm_controller.reports.platform_report import platform_facts
 from latfarm_controller.reports.report_cache import ReportCache
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
+from latfarm_controller.training.bundle_notes import BundleNotes
 from latfarm_controller.training.gather import ALL_ROWS, RowChoice, bases, gather
 from latfarm_controller.training.insight_trial import told_basis
 from latfarm_controller.training.training_set import TrainingSet
@@ -137,7 +139,13 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         fusion_run=newest_fusion_run(store, platform),
         kernels=data.kernels if data else (),
         calibration=calibration,
-        unseen=unseen_networks(store, platform, calibration, fingerprint, slow_core),
+        unseen=unseen_networks(
+            store,
+            platform,
+            calibration,
+            fingerprint,
+            BundleNotes(slow_core, HostNoise.from_json(provenance.get("host_noise"))),
+        ),
         refused=refused_networks(store, platform),
         measured=measured,
         call_overhead_ms=data.call_overhead_ms if data else 0.0,

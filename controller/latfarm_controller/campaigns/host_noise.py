@@ -245,6 +245,19 @@ def grades(measurements: Sequence[Measurement], noise: HostNoise) -> list[Steadi
     return found
 
 
+def trusted(measurements: Sequence[Measurement], noise: HostNoise) -> list[Measurement]:
+    """Those of the measurements that can be trusted on their host, if its noise is known.
+
+    Args:
+        measurements: of one platform.
+        noise: what is usual there. Where too little was repeated to tell the noise, only steady
+            measurements can be trusted.
+    """
+    enough = ("steady",) if noise.noise is None else ("steady", "usual")
+    told = zip(measurements, grades(measurements, noise), strict=True)
+    return [measurement for measurement, grade in told if grade in enough]
+
+
 def _worst(place: int, places: Sequence[int], measurements: Sequence[Measurement]) -> bool:
     """Whether a measurement is to blame: always of three or more, else the one that is worse."""
     if len(places) != 2:

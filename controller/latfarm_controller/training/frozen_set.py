@@ -25,9 +25,11 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
+from latfarm_controller.campaigns.host_noise import noise_of, trusted
 from latfarm_controller.campaigns.kinds import TRAINED
 from latfarm_controller.campaigns.networks import campaign as networks
 from latfarm_controller.campaigns.profiles import profiled_draw
+from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.errors import StoreError
 from latfarm_controller.store.base import ANSWERING, AnswerQuery, Store
 from latfarm_controller.training.model_register import locked, numbers_in, write_durably
@@ -194,7 +196,9 @@ def choose_networks(
 ) -> list[FrozenNetwork]:
     """The networks of a new frozen set: those with the smallest digests, at most 64.
 
-    All of them were measured under the fingerprint under which most were.
+    All of them were measured under the fingerprint under which most were. On a shared host nearly
+    every measurement is unstable, so what counts is that it can be trusted on its host
+    (`campaigns.host_noise`).
 
     Args:
         store: holds the measurements.
@@ -203,10 +207,9 @@ def choose_networks(
     """
     barred = {*trained_on, *_networks_of_training(store, platform)}
     fingerprints: dict[str, set[str]] = {}
-    for purpose in ANSWERING:
-        for m in store.measurements(platform=platform, purpose=purpose):
-            if m.ok and not m.layers and not m.unstable:
-                fingerprints.setdefault(m.graph_hash, set()).add(m.fingerprint)
+    good = _trusted_answers(store, platform)
+    for m in good.values():
+        fingerprints.setdefault(m.graph_hash, set()).add(m.fingerprint)
     usual = Counter(name for names in fingerprints.values() for name in names)
     fingerprint = max(sorted(usual), key=lambda name: usual[name], default="")
     chosen: dict[str, FrozenNetwork] = {}
@@ -217,11 +220,30 @@ def choose_networks(
             continue
         wanted = AnswerQuery(graph_hash, platform, fingerprint=fingerprint)
         (measurement,) = store.find_answers([wanted])
-        if measurement is not None and not measurement.unstable:
+        if measurement is not None and measurement.request_id in good:
             chosen[network_hash] = FrozenNetwork(network_hash, graph, measurement)
         if len(chosen) == MOST_NETWORKS:
             break
     return list(chosen.values())
+
+
+def _trusted_answers(store: Store, platform: str) -> dict[str, Measurement]:
+    """The answers of a platform that can be trusted on their host, by the ids of their requests.
+
+    What is usual on the host is told by all measurements of the platform, one fingerprint apart
+    from another.
+    """
+    known: dict[str, list[Measurement]] = {}
+    for m in store.measurements(platform=platform):
+        if m.ok:
+            known.setdefault(m.fingerprint, []).append(m)
+    found: dict[str, Measurement] = {}
+    for group in known.values():
+        answers = [m for m in group if m.purpose in ANSWERING and not m.layers]
+        marks = [m for m in group if m.purpose == SENTINEL]
+        noise = noise_of([m for m in group if m.purpose != SENTINEL], marks)
+        found |= {m.request_id: m for m in trusted(answers, noise)}
+    return found
 
 
 def _digest(text: str) -> str:

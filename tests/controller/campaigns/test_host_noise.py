@@ -15,6 +15,7 @@ from latfarm_controller.campaigns.host_noise import (
     counted,
     grades,
     noise_of,
+    trusted,
 )
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -123,3 +124,15 @@ def test_the_noise_is_kept_and_told_beside_a_measurement() -> None:
     assert noise.noted(measured(1, 1.0, 0.001)).conditions[CONDITION] == "steady"
     failed = replace(wild, outcome=Outcome.MODEL_ERROR, latency_ms=None)
     assert noise.noted(failed) is failed
+
+
+def test_what_can_be_trusted_depends_on_the_noise_of_the_host() -> None:
+    found = host(0.03, 0.05)
+    steady = replace(found[0], unstable=False)
+    found = [steady, *found[1:-1], replace(found[-1], mad_ms=found[-1].latency_ms)]
+    told = trusted(found, noise_of(found))
+    assert steady in told
+    assert found[-1] not in told
+    assert len(told) > 0.9 * len(found)
+    alone = [replace(m, graph_hash=str(n)) for n, m in enumerate(found)]
+    assert trusted(alone, noise_of(alone)) == alone[:1]  # nothing was repeated

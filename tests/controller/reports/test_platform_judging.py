@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 from latfarm_controller.app import reporting
+from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
 from latfarm_controller.reports.facts.platform_record import newest_fusion_run, unseen_networks
 from latfarm_controller.reports.pages import fusion as html_fusion
 from latfarm_controller.reports.platform_report import render
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training.bundle_notes import BundleNotes
 
 from tests.controller.reports import toy
 from tests.controller.reports.parsed_page import Page
@@ -133,3 +136,17 @@ def test_unstable_answers_to_questions_judge_nobody(store: DuckDBStore) -> None:
     store.add_measurements("c", told)
     found = unseen_networks(store, toy.PLATFORM, [])
     assert sorted(network.graph.name for network in found) == ["asked", "planned"]
+
+
+def test_unstable_answers_judge_where_they_are_usual_on_the_host(store: DuckDBStore) -> None:
+    graphs = {name: toy.network(name, (w,), 12) for w, name in enumerate(("usual", "wild"), 8)}
+    told = [
+        (replace(toy.measured(graph, "query", 2.0, 1), unstable=True, mad_ms=mad_ms), graph)
+        for graph, mad_ms in zip(graphs.values(), (0.1, 1.5), strict=True)
+    ]
+    store.add_measurements("c", told)
+    noise = HostNoise(noise=0.03, repeats=20, usual=((math.log(2.0), math.log(0.05), 0.3),))
+    found = unseen_networks(store, toy.PLATFORM, [], "", BundleNotes(host_noise=noise))
+    assert [network.graph.name for network in found] == ["usual"]
+    hopeless = BundleNotes(host_noise=replace(noise, noise=0.2))
+    assert unseen_networks(store, toy.PLATFORM, [], "", hopeless) == []

@@ -88,6 +88,34 @@ def test_the_choice_depends_on_hashes_alone(home: ToyHome, tmp_path: Path) -> No
     assert [n.network_hash for n in chosen] == [n.network_hash for n in known.networks]
 
 
+def test_a_shared_host_has_a_frozen_set_of_what_can_be_trusted_there(tmp_path: Path) -> None:
+    """There every measurement is unstable; one that scatters far more than others is left out."""
+    shared = ToyHome(tmp_path)
+    try:
+        shared.characterise()
+        shared.ask(asked_networks())
+        rows = [
+            (replace(m, unstable=True), graph)
+            for m in shared.store.measurements(platform=PLATFORM)
+            if (graph := shared.store.get_graph(m.graph_hash)) is not None
+        ]
+        wild, graph = rows[0]  # the newest one: an answer to a question
+        rows[0] = (replace(wild, mad_ms=0.5 * (wild.latency_ms or 0.0)), graph)
+        other = ToyHome(tmp_path / "other")
+        try:
+            other.store.add_measurements("all", rows)
+            chosen = choose_networks(other.store, PLATFORM)
+        finally:
+            other.store.close()
+    finally:
+        shared.store.close()
+    names = {network.measurement.request_id for network in chosen}
+    assert wild.purpose == "query"
+    assert len(hashes(asked_networks()) & {network.network_hash for network in chosen}) == ASKED - 1
+    assert wild.request_id not in names
+    assert all(network.measurement.unstable for network in chosen)
+
+
 def test_too_few_networks_are_no_set(tmp_path: Path) -> None:
     few = ToyHome(tmp_path)
     try:

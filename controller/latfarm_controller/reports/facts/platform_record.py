@@ -13,13 +13,16 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import PROTOCOL_VERSION, Measurement, Outcome
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.samples import KernelSample, NetworkSample
-from latfarm_predictors.slow_core import AS_TOLD, SlowCore, timed_ms_of
+from latfarm_predictors.slow_core import timed_ms_of
 
 from latfarm_controller.campaigns.networks.campaign import pooled_network
 from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.training.bundle_notes import BundleNotes
 
 PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
 """Purposes of the measurements of a characterisation."""
+_NO_NOTES = BundleNotes()
+"""The notes of no bundle: latencies stay as they are told, and unstable ones are doubtful."""
 
 
 @dataclass(frozen=True)
@@ -163,30 +166,35 @@ def unseen_networks(
     platform: str,
     seen: Iterable[SeenNetwork],
     fingerprint: str = "",
-    slow_core: SlowCore = AS_TOLD,
+    notes: BundleNotes = _NO_NOTES,
 ) -> list[SeenNetwork]:
     """Networks of a platform that were measured, but that the predictor was not made from.
 
-    Unstable answers to questions (`latfarm query`) are left out. People ask at any time, also while
-    the host is busy, and nobody repeats such a measurement; it would judge the host. Discarded
-    measurements are left out, too.
+    Unstable answers to questions (`latfarm query`) are left out unless they are as scattered as is
+    usual on their host. People ask at any time, also while the host is busy, and nobody repeats
+    such a measurement; it would judge the host. Discarded measurements are left out, too.
 
     Args:
         store: holds the measurements.
         platform: the platform.
         seen: the calibration networks; other exports of the same networks count as seen, too.
         fingerprint: fingerprint of the platform when the predictor was made; empty: any.
-        slow_core: the correction for a slow core that the predictor was made with.
+        notes: the correction for a slow core that the predictor was made with, and what is usual on
+            the host that it was made on; unknown if there are none.
     """
     known = {network_hash_of(network.graph) for network in seen}
     found: list[Measurement] = []
     for purpose in ("network", "query"):
         settled = (
-            slow_core.settled(m)
+            notes.slow_core.settled(m)
             for m in store.measurements(platform=platform, purpose=purpose, discarded=False)
             if not fingerprint or m.fingerprint == fingerprint
         )
-        found += [m for m in settled if purpose == "network" or not m.unstable]
+        found += [
+            m
+            for m in settled
+            if purpose == "network" or notes.host_noise.steadiness(m) != "doubtful"
+        ]
     return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in known]
 
 
