@@ -284,10 +284,10 @@ def show(platform: str, found: Mapping[str, Any]) -> None:
     """Print a platform's table."""
     names = list(found["mean_abs_percent"])
     print(f"\n{platform}: {found['kernels']} kernels, {found['padding_only_models']} pads")
-    print(f"{'':<28} {'measured, ms':>12} " + " ".join(f"{name:>9}" for name in names))
+    print(f"{'':<28} {'corrected, ms':>13} " + " ".join(f"{name:>9}" for name in names))
     for name, row in found["networks"].items():
         errors = " ".join(f"{row[f'{n}_percent']:>+8.1f}%" for n in names)
-        print(f"{name:<28} {row['measured_ms']:>12.3f} {errors}")
+        print(f"{name:<28} {row['measured_ms']:>13.3f} {errors}")
     for title, key in (
         ("mean of absolute errors", "mean_abs_percent"),
         ("median", "median_abs_percent"),
@@ -295,7 +295,7 @@ def show(platform: str, found: Mapping[str, Any]) -> None:
     ):
         if found[key]:
             errors = " ".join(f"{found[key][n]:>8.2f}%" for n in names)
-            print(f"{title:<28} {'':>12} {errors}")
+            print(f"{title:<28} {'':>13} {errors}")
     agreement = found["against_profiler"]
     if agreement is not None:
         for name in ("padded", "single"):

@@ -36,7 +36,7 @@ class ModelRow:
         platform: the platform.
         backend: MNN's backend.
         threads: number of threads; None where that is not a setting of the backend.
-        measured_ms: the measured latency in milliseconds.
+        measured_ms: the latency in milliseconds, corrected for the slowdown of the core.
         direct_ms: Eq. 5 with the multiplications of the direct algorithm, in milliseconds.
         chosen_ms: Eq. 5 with the operations of the algorithms that Eqs. 2, 3 and 9 choose, in
             milliseconds.

@@ -227,7 +227,7 @@ def _model_rows(model: ModelReport) -> tuple[list[str], list[list[str]]]:
     header = [
         "network",
         "platform",
-        "measured, ms",
+        "corrected, ms",
         "direct, ms",
         "chosen, ms",
         "with one factor, ms",

@@ -70,7 +70,7 @@ def networks(facts: Mapping[str, Any], promised: Mapping[str, Any] | None = None
         sentence = promised["sentence"]
         parts.insert(0, words.paragraph(f"{sentence[0].upper()}{sentence[1:]}."))
     return page.section(
-        "Networks: predicted and measured",
+        "Networks: predicted and corrected latencies",
         "".join(parts),
         "RMSPE: root mean square percentage error. MAPE: mean absolute percentage error. Intervals "
         "should hold the latency in 90 % of cases; width: median width of the interval divided by "
