@@ -127,6 +127,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         named = chain[0].name
         told.append(f"The bundle in use was made from campaign {made_from}, not from {named}.")
     slow_core = data.slow_core if data else SlowCore.from_json(provenance.get("slow_core"))
+    notes = BundleNotes(slow_core, HostNoise.from_json(provenance.get("host_noise")))
     networks = [slow_core.settled(m) for m in measured.get("network", ())]
     calibration = networks_of(store, networks)
     fingerprint = str(provenance.get("fingerprint", "")) or (data.fingerprint if data else "")
@@ -139,13 +140,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         fusion_run=newest_fusion_run(store, platform),
         kernels=data.kernels if data else (),
         calibration=calibration,
-        unseen=unseen_networks(
-            store,
-            platform,
-            calibration,
-            fingerprint,
-            BundleNotes(slow_core, HostNoise.from_json(provenance.get("host_noise"))),
-        ),
+        unseen=unseen_networks(store, platform, calibration, fingerprint, notes),
         refused=refused_networks(store, platform),
         measured=measured,
         call_overhead_ms=data.call_overhead_ms if data else 0.0,
