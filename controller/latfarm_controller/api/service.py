@@ -22,6 +22,7 @@ from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
 from latfarm_controller.app.question import GraphNeeded
 from latfarm_controller.audit import AuditLog
+from latfarm_controller.board_profile import checked_tags
 
 ACTOR_KEY = "latfarm-actor-bin"
 """Metadata with the caller's name, set by the front for other machines (`api/outside.py`)."""
@@ -100,9 +101,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         return pb.ListBoardsResponse(boards=map(messages.board_to_pb, boards))
 
     @_answers
-    async def ListPlatforms(self, _request: pb.ListPlatformsRequest) -> Any:
+    async def ListPlatforms(self, request: pb.ListPlatformsRequest) -> Any:
         """All platforms that the boards offer, and the runtimes that they lack."""
-        platforms = await self._controller.platforms()
+        platforms = await self._controller.platforms(checked_tags(request.tags))
         return pb.ListPlatformsResponse(platforms=map(messages.platform_to_pb, platforms))
 
     @_answers

@@ -99,10 +99,19 @@ class Controller:
         views = await self._fleet.views()
         return [self.control.with_standing(_board_summary(view)) for view in views]
 
-    async def platforms(self) -> list[PlatformSummary]:
-        """All platforms that the boards offer, then the runtimes that they lack."""
+    async def platforms(self, tags: Sequence[str] = ()) -> list[PlatformSummary]:
+        """All platforms that the boards offer, then the runtimes that they lack.
+
+        Args:
+            tags: only the boards that have all of these tags count. Platforms that are only known
+                by their bundles are then left out.
+        """
         known = bundles.promoted(self._bundles_dir)
-        return _platform_summaries(await self._fleet.views(), known)
+        views = [view for view in await self._fleet.views() if view.entry.profile.has(tags)]
+        if tags:
+            offered = {p.name for view in views if view.info for p in view.info.platforms}
+            known = {name: path for name, path in known.items() if name in offered}
+        return _platform_summaries(views, known)
 
     async def predict(
         self, graph: Graph, platform: str, coverage: float, energy: bool = False
@@ -223,21 +232,23 @@ class Controller:
 def _board_summary(view: BoardView) -> BoardSummary:
     info = view.info
     if info is None:
-        return BoardSummary(
+        found = BoardSummary(
             name=view.entry.name,
             address=view.entry.where,
             state=UNREACHABLE,
             detail=view.error,
         )
-    return BoardSummary(
-        board_id=info.board_id,
-        name=view.entry.name,
-        address=view.entry.where,
-        state=info.state,
-        platforms=tuple(platform.name for platform in info.platforms),
-        hardware=dict(info.hardware),
-        protection=dict(info.protection),
-    )
+    else:
+        found = BoardSummary(
+            board_id=info.board_id,
+            name=view.entry.name,
+            address=view.entry.where,
+            state=info.state,
+            platforms=tuple(platform.name for platform in info.platforms),
+            hardware=dict(info.hardware),
+            protection=dict(info.protection),
+        )
+    return found.noted(view.entry.profile)
 
 
 def _platform_summaries(

@@ -279,6 +279,6 @@ class BoardControl:
 
     def _standing_of(self, name: str) -> BoardSummary:
         board_id = self._farm.board_id(name)
-        return self.with_standing(
-            BoardSummary(name=name, address=self._fleet.address(name), board_id=board_id)
-        )
+        board = BoardSummary(name=name, address=self._fleet.address(name), board_id=board_id)
+        profile = self._fleet.profiles().get(name)
+        return self.with_standing(board if profile is None else board.noted(profile))

@@ -151,9 +151,9 @@ class InventoryWatch:
 def _moved(old: BoardEntry, new: BoardEntry) -> bool:
     """Whether a board must be connected anew: its address, certificates or id have changed.
 
-    An id that was noted since is no change, and neither are other hooks.
+    An id that was noted since is no change, and neither are other hooks or another profile.
     """
-    old = replace(old, hooks=new.hooks)
+    old = replace(old, hooks=new.hooks, profile=new.profile)
     if not old.board_id or not new.board_id:
         old, new = replace(old, board_id=""), replace(new, board_id="")
     return old != new

@@ -89,6 +89,15 @@ CampaignName = Annotated[
         help="Name for the campaign. The same command with another name starts a new campaign.",
     ),
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag",
+        help="Only boards with this tag. May be repeated: a board must have all of these tags. "
+        "latfarm boards set NAME --tag TAG gives a board a tag.",
+        autocompletion=complete.tags,
+    ),
+]
 SUFFIXES = (".onnx", ".tflite")
 """Suffixes of the files that are read where a folder is named."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
