@@ -187,7 +187,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
         """Find the latency in the store, else have a board measure it."""
-        question = await asyncio.to_thread(query_messages.question_from_pb, request)
+        question = await asyncio.to_thread(query_messages.question_from_pb, request, CALLER.get())
         async for event in self._controller.questions.ask(question):
             if isinstance(event, str):
                 yield pb.QueryEvent(progress=event)
@@ -199,7 +199,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def QueryMany(self, request: pb.QueryManyRequest) -> Any:
         """Answer many questions as their answers come; one that fails ends alone."""
-        questions = await asyncio.to_thread(query_messages.questions_from_pb, request)
+        questions = await asyncio.to_thread(query_messages.questions_from_pb, request, CALLER.get())
         async with aclosing(self._controller.questions.ask_many(questions)) as told:
             async for ends in told:
                 yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
@@ -212,6 +212,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             request.platform,
             messages.config_from_json(request.config_json),
             request.name,
+            CALLER.get(),
         )
         self._note(
             "campaign.started", record.campaign_id, kind=request.kind, platform=request.platform

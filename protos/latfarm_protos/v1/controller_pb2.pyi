@@ -176,7 +176,7 @@ class PredictResponse(_message.Message):
     def __init__(self, answer_json: _Optional[str] = ..., energy_json: _Optional[str] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy", "graph_hash", "network_hash", "max_age_s", "no_measure", "repeat", "foreign")
+    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy", "graph_hash", "network_hash", "max_age_s", "no_measure", "repeat", "foreign", "tags")
     GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class QueryRequest(_message.Message):
     NO_MEASURE_FIELD_NUMBER: _ClassVar[int]
     REPEAT_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     graph_json: bytes
     platform: str
     tier: str
@@ -199,7 +200,8 @@ class QueryRequest(_message.Message):
     no_measure: bool
     repeat: int
     foreign: bool
-    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ..., graph_hash: _Optional[str] = ..., network_hash: _Optional[str] = ..., max_age_s: _Optional[float] = ..., no_measure: bool = ..., repeat: _Optional[int] = ..., foreign: bool = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ..., graph_hash: _Optional[str] = ..., network_hash: _Optional[str] = ..., max_age_s: _Optional[float] = ..., no_measure: bool = ..., repeat: _Optional[int] = ..., foreign: bool = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueryEvent(_message.Message):
     __slots__ = ("progress", "answer", "graph_needed")

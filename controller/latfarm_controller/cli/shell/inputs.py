@@ -103,6 +103,17 @@ SUFFIXES = (".onnx", ".tflite")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
+def chosen_by(tags: Sequence[str] | None) -> dict[str, list[str]]:
+    """What tags add to the configuration of a campaign; without tags, nothing.
+
+    Raises:
+        UsageError: a tag is malformed.
+    """
+    from latfarm_controller.board_profile import checked_tags
+
+    return {"tags": list(checked_tags(tags))} if tags else {}
+
+
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
     """The files of models among `paths`, each folder replaced by the files in it.
 

@@ -38,8 +38,8 @@ class KnownBoards:
         new = []
         # Hooks may hold secrets, and a shard may run on another machine: no shard gets them. What
         # is noted about a board concerns no shard either.
-        plain = {"hooks": BoardHooks(), "profile": BoardProfile()}
-        for entry in [replace(entry, **plain) for entry in entries]:
+        for known_entry in entries:
+            entry = replace(known_entry, hooks=BoardHooks(), profile=BoardProfile())
             known = self._entries.get(entry.name)
             if known is None:
                 # A board that was removed is still known, because late events may name it.
