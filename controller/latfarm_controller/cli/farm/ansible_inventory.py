@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary
@@ -31,9 +31,9 @@ def group_of(tag: str, prefix: str = "") -> str:
     return name
 
 
-def variables(board: BoardSummary) -> dict[str, Any]:
+def variables(board: BoardSummary) -> dict[str, str | list[str]]:
     """The variables of a board's host; a board that dials in has no address."""
-    found: dict[str, Any] = {
+    found: dict[str, str | list[str]] = {
         "latfarm_tags": list(board.tags),
         "latfarm_location": board.location,
         "latfarm_owner": board.owner,
@@ -41,6 +41,7 @@ def variables(board: BoardSummary) -> dict[str, Any]:
         "latfarm_access": board.access,
         "latfarm_address": board.address,
         "latfarm_board_id": board.board_id,
+        "latfarm_platforms": list(board.platforms),
         "latfarm_state": board.state,
         "latfarm_standing": board.standing,
     }
@@ -51,7 +52,10 @@ def variables(board: BoardSummary) -> dict[str, Any]:
 
 
 def inventory_yaml(boards: Iterable[BoardSummary], prefix: str = "") -> str:
-    """An inventory in YAML. Texts are written as JSON, which YAML reads as it is.
+    """An inventory in YAML.
+
+    Texts are written as JSON, which YAML reads as it is. Boards tell some of them, so each is
+    tagged `!unsafe`: Ansible runs no template that such a text contains.
 
     Args:
         boards: the boards.
@@ -64,7 +68,7 @@ def inventory_yaml(boards: Iterable[BoardSummary], prefix: str = "") -> str:
     for board in listed:
         lines.append(f"    {json.dumps(board.name)}:")
         for name, value in sorted(variables(board).items()):
-            lines.append(f"      {name}: {json.dumps(value)}")
+            lines.append(f"      {name}: {_yaml(value)}")
     groups: dict[str, list[str]] = {}
     for board in listed:
         for tag in board.tags:
@@ -74,3 +78,10 @@ def inventory_yaml(boards: Iterable[BoardSummary], prefix: str = "") -> str:
     for group, members in sorted(groups.items()):
         lines += [f"{group}:", "  hosts:", *(f"    {json.dumps(name)}:" for name in members)]
     return "\n".join(lines) + "\n"
+
+
+def _yaml(value: str | list[str]) -> str:
+    """A text or a list of texts in one line of YAML."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return f"!unsafe {json.dumps(value)}"
