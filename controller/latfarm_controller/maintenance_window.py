@@ -138,12 +138,12 @@ def open_now(
         zone: time zone of the controller's machine; None: that of this process.
 
     Returns:
-        From the earliest begin to the latest end of the windows that are open; None if none is.
+        From the latest begin to the latest end of the windows that are open; None if none is.
     """
     found = [o for window in windows if (o := window.opening(now_s, zone)) is not None]
     if not found:
         return None
-    return Opening(min(o.begin_s for o in found), max(o.end_s for o in found))
+    return Opening(max(o.begin_s for o in found), max(o.end_s for o in found))
 
 
 def _unix_s(time: datetime, zone: tzinfo | None) -> float:

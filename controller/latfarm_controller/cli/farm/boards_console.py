@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from types import FrameType
 
 import typer
 
@@ -52,20 +53,18 @@ def console(name: Name) -> None:
 def _attached(name: str, command: Sequence[str]) -> int:
     """Run a command in this terminal until it ends; returns its exit code, as a shell tells it."""
     environment = {**os.environ, "LATFARM_BOARD": name}
-    # Ctrl+C is for what runs on the board: the terminal sends it to the command as well.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl+C is for what runs on the board: the terminal sends it to the command as well. A function
+    # that does nothing takes it here, because the command would inherit an ignored signal.
+    before = signal.signal(signal.SIGINT, _leave_to_command)
     try:
-        process = subprocess.Popen(command, env=environment, preexec_fn=_take_interrupts)
+        return_code = subprocess.Popen(command, env=environment).wait()
     except OSError as error:
         output.error(f"{command[0]} cannot be started: {error.strerror or error}")
         return 1
-    else:
-        code = process.wait()
     finally:
         signal.signal(signal.SIGINT, before)
-    return KILLED_BY - code if code < 0 else code
+    return KILLED_BY - return_code if return_code < 0 else return_code
 
 
-def _take_interrupts() -> None:
-    """Let the command take Ctrl+C itself, which an ignored signal would keep from it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _leave_to_command(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing about a signal."""
