@@ -158,7 +158,6 @@ def add(
     """
     from latfarm_controller.agents.registry import BoardEntry, Registry
     from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, home_files
-    from latfarm_controller.board_profile import BoardProfile
     from latfarm_controller.config import load_config
     from latfarm_controller.errors import UsageError
 
@@ -170,11 +169,7 @@ def add(
     if dials_in and (address or tls or insecure):
         raise UsageError("--dials-in: the board has no address and shows its certificate by itself")
     texts = {"location": location, "owner": owner, "note": note, "access": access}
-    change = boards_set.profile_change(tags or (), (), texts)
-    if change is not None:
-        change(BoardProfile())  # raises an error if a text is malformed
-    if access:
-        boards_set.check_group(access)
+    change = boards_set.checked_change(tags or (), texts)
     config = load_config()
     entry = BoardEntry(name, address, dials_in=dials_in)  # raises an error if it is malformed
     if not dials_in:

@@ -24,6 +24,28 @@ class Period(StrEnum):
     WEEK = "week"
 
 
+Begin = Annotated[
+    str,
+    typer.Option(
+        "--begin",
+        metavar="TIME",
+        help="When the window begins, such as 2026-12-24T08:00. Without a time zone, it is that of "
+        "the controller's machine.",
+    ),
+]
+End = Annotated[str, typer.Option("--until", metavar="TIME", help="When the window ends.")]
+Every = Annotated[
+    Period | None,
+    typer.Option(
+        help="Open the window again every day or every week, at the same time on the clock. "
+        "Without this, it opens once."
+    ),
+]
+Clear = Annotated[
+    bool, typer.Option("--clear", help="First remove all windows that the board has had so far.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(maintenance)
@@ -31,27 +53,10 @@ def register(app: typer.Typer) -> None:
 
 def maintenance(
     name: Name,
-    begin: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="When the window begins, such as 2026-12-24T08:00. Without a time zone, it is "
-            "that of the controller's machine.",
-        ),
-    ] = "",
-    end: Annotated[str, typer.Option("--until", metavar="TIME", help="When the window ends.")] = "",
-    every: Annotated[
-        Period | None,
-        typer.Option(
-            help="Open the window again every day or every week, at the same time on the clock. "
-            "Without this, it opens once."
-        ),
-    ] = None,
-    clear: Annotated[
-        bool,
-        typer.Option("--clear", help="First remove all windows that the board has had so far."),
-    ] = False,
+    begin: Begin = "",
+    end: End = "",
+    every: Every = None,
+    clear: Clear = False,
     as_json: inputs.Json = False,
 ) -> None:
     """Add a maintenance window of a board, or list its windows.
@@ -63,8 +68,9 @@ def maintenance(
     \b
     Examples:
       latfarm boards maintenance orin2
-      latfarm boards maintenance orin2 --from 2026-12-24T08:00 --until 2026-12-24T12:00
-      latfarm boards maintenance orin2 --from 2026-11-30T06:00 --until 2026-11-30T07:30 --every week
+      latfarm boards maintenance orin2 --begin 2026-12-24T08:00 --until 2026-12-24T12:00
+      latfarm boards maintenance orin2 --begin 2026-11-30T06:00 --until 2026-11-30T07:30 \\
+          --every week
       latfarm boards maintenance orin2 --clear
     """
     from latfarm_controller.agents.registry import Registry
@@ -73,9 +79,9 @@ def maintenance(
     from latfarm_controller.maintenance_window import MaintenanceWindow
 
     if bool(begin) != bool(end):
-        raise UsageError("a window needs both ends: give --from and --until")
+        raise UsageError("a window needs both ends: give --begin and --until")
     if every and not begin:
-        raise UsageError("--every belongs to a new window: give --from and --until, too")
+        raise UsageError("--every belongs to a new window: give --begin and --until, too")
     added = MaintenanceWindow.of_texts(begin, end, str(every or "")) if begin else None
 
     def change(profile: BoardProfile) -> BoardProfile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,7 +90,7 @@ def set_board(
         str | None, typer.Option(help=f"Switches the power off and on again. {_HOOK}")
     ] = None,
 ) -> None:
-    """Change what is noted about a board, who may use it, and the hooks that switch its power.
+    """Note what a board is, who may use it, and its hooks.
 
     A running controller uses the change within some seconds.
 
@@ -128,8 +128,8 @@ def set_board(
 
 
 def profile_change(
-    tags: list[str] | tuple[str, ...],
-    untag: list[str] | tuple[str, ...],
+    tags: Sequence[str],
+    untag: Sequence[str],
     texts: Mapping[str, str | None],
     console: str | None = None,
 ) -> Callable[[BoardProfile], BoardProfile] | None:
@@ -157,6 +157,24 @@ def profile_change(
         left = [tag for tag in (*profile.tags, *added) if tag not in removed]
         return replace(profile, tags=checked_tags(left), **given)
 
+    return change
+
+
+def checked_change(
+    tags: Sequence[str], texts: Mapping[str, str | None]
+) -> Callable[[BoardProfile], BoardProfile] | None:
+    """The same for a board that is added, before anything is written.
+
+    Raises:
+        UsageError: a value is malformed, or there is no such access group.
+    """
+    from latfarm_controller.board_profile import BoardProfile
+
+    change = profile_change(tags, (), texts)
+    if change is not None:
+        change(BoardProfile())
+    if texts.get("access"):
+        check_group(str(texts["access"]))
     return change
 
 

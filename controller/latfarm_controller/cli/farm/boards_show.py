@@ -54,11 +54,12 @@ def export(
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
-    """Print the boards for other programs, as an inventory of Ansible in YAML.
+    """Print the boards for other programs.
 
-    All boards are in the group boards, and each tag is a group; characters that a group's name
-    cannot have become underscores. With --json, print what is known about each board, by name. The
-    board local, which is this machine itself, is left out.
+    They are printed as an inventory of Ansible in YAML. All boards are in the group boards, and
+    each tag is a group; characters that a group's name cannot have become underscores. With --json,
+    print what is known about each board, by name. The board local, which is this machine itself, is
+    left out.
 
     \b
     Examples:

@@ -90,14 +90,14 @@ def test_boards_are_shown_listed_and_exported_by_tag(latfarm: Latfarm, board: st
 def test_maintenance_windows_are_added_listed_and_cleared(
     latfarm: Latfarm, home: Path, board: str
 ) -> None:
-    first = ("--from", "2026-12-24T08:00", "--until", "2026-12-24T12:00")
+    first = ("--begin", "2026-12-24T08:00", "--until", "2026-12-24T12:00")
     assert latfarm("boards", "maintenance", board, *first).code == 0
     said = latfarm("boards", "maintenance", board, *first, "--every", "week")
     assert "2026-12-24T08:00 to 2026-12-24T12:00, again every week" in said.err
     assert len(entry(home)["maintenance"]) == 2
     found = json.loads(latfarm("boards", "maintenance", board, "--json").out)
     assert found["maintenance"][1]["every"] == "week"
-    assert latfarm("boards", "maintenance", board, "--from", "2026-12-24").code == 2
+    assert latfarm("boards", "maintenance", board, "--begin", "2026-12-24").code == 2
     assert latfarm("boards", "maintenance", board, "--every", "day").code == 2
     assert latfarm("boards", "maintenance", board, "--clear").code == 0
     assert "maintenance" not in entry(home)
