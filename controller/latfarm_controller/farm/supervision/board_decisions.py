@@ -32,5 +32,6 @@ def told(event: BoardEvent) -> str:
 
 
 def story(event: BoardEvent) -> str:
-    """Why a board does not work, for people: the decision and its reason."""
-    return ": ".join(filter(None, (told(event), event.reason)))
+    """Why a board does not work, for people: the decision, and the reason that a person gave."""
+    reason = "" if event.event == MAINTENANCE else event.reason
+    return ": ".join(filter(None, (told(event), reason)))

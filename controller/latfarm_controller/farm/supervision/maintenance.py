@@ -7,6 +7,7 @@ carries the decisions out. They are stored like those of people, so that they ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -102,6 +103,7 @@ class MaintenanceKeeper:
         self._clock_s = clock_s
         self._trouble = ""
         self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     def start(self) -> None:
         """Look again and again until `close`; does nothing if it does so already."""
@@ -120,26 +122,30 @@ class MaintenanceKeeper:
                 continue  # somebody has decided meanwhile
             details: dict[str, Any]
             if step.until_s is None:
-                event, told, details = RESUMED, "the window has ended", {ENDS: MAINTENANCE}
+                event, told, details = RESUMED, "its window has ended", {ENDS: MAINTENANCE}
             else:
-                event, told, details = MAINTENANCE, "", {UNTIL: step.until_s}
+                event, told, details = MAINTENANCE, "its window has begun", {UNTIL: step.until_s}
             await self._desk.decide(step.name, event, told, FARM, details, instead_of=step.last)
 
     async def close(self) -> None:
         """Stop looking; what a window decided holds until somebody looks again."""
+        self._stopping.set()
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await task  # a decision that is being stored is stored before the store is closed
 
     async def _run(self) -> None:
-        while True:
+        while not self._stopping.is_set():
             try:
                 await self.look()
             except ControllerError as error:  # somebody may be editing the inventory
                 if str(error) != self._trouble:
                     logger.warning("maintenance windows cannot be followed: %s", error)
                 self._trouble = str(error)
+            except Exception:
+                logger.exception("maintenance windows cannot be followed")
             else:
                 self._trouble = ""
-            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._stopping.wait()

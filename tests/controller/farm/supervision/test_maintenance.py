@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from latfarm_controller.board_profile import BoardProfile
+from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.board_decisions import ENDS, MAINTENANCE, UNTIL
 from latfarm_controller.farm.supervision.board_supervisor import (
@@ -151,3 +152,32 @@ def test_maintenance_holds_across_a_restart_and_a_drain_takes_its_place(
             await desk.close()
 
     asyncio.run(play())
+
+
+def test_a_keeper_looks_by_itself_and_stops_between_two_looks(
+    lab: Lab, store: DuckDBStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    begin = datetime.fromtimestamp(clock.now_s)
+    window = MaintenanceWindow(begin, datetime.fromtimestamp(clock.now_s + 3600))
+
+    def unreadable() -> dict[str, BoardProfile]:
+        raise UsageError("boards.json: is no JSON")
+
+    async def play() -> None:
+        async with lab.farm() as farm:
+            desk = BoardSupervisor(store, farm, clock_s=clock)
+            profiles = {"a": BoardProfile(maintenance=(window,))}
+            keeper = MaintenanceKeeper(desk, lambda: profiles, clock)
+            keeper.start()
+            keeper.start()
+            await until(lambda: desk.standing("a") is Standing.DRAINING)
+            await keeper.close()
+            broken = MaintenanceKeeper(desk, unreadable, clock)
+            broken.start()
+            await until(lambda: "windows cannot be followed" in caplog.text)
+            await broken.close()
+            await desk.close()
+
+    asyncio.run(play())
+    assert store.standings()["a"].event == MAINTENANCE
