@@ -17,8 +17,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from latfarm_controller.access_groups import check_groups
 from latfarm_controller.errors import UsageError
 from latfarm_controller.home import BUNDLES, CONFIG_FILE, PREFIX, absolute, default_home
 from latfarm_controller.private_files import private_folder, private_home, read_regular
@@ -75,6 +76,16 @@ class ControllerConfig(BaseModel):
     health_checks: bool = True
     """Whether `latfarm serve` checks boards before their first work, and recovers those that fail
     or do not answer."""
+    access_groups: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Who belongs to which access group, such as {"vision": ["alice", "unix:bob"]}: names in
+    certificates, and users of this machine. Members of `admins` may use every board."""
+
+    @field_validator("access_groups")
+    @classmethod
+    def _check_groups(cls, groups: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        """Refuse malformed groups."""
+        check_groups(groups)
+        return groups
 
     @property
     def store_file(self) -> Path:

@@ -88,6 +88,7 @@ class QueryOptions:
         measure: whether a board may be asked.
         repeat: how many times to measure.
         foreign: whether measurements of other farms may answer.
+        tags: if a board is asked, it must have all of these tags.
     """
 
     tier: str = ""
@@ -97,6 +98,7 @@ class QueryOptions:
     measure: bool = True
     repeat: int = 1
     foreign: bool = False
+    tags: tuple[str, ...] = ()
 
 
 def query(
@@ -339,6 +341,7 @@ def question_about(graph: Graph, platform: str, options: QueryOptions) -> Questi
         measure=options.measure,
         repeat=options.repeat,
         foreign=options.foreign,
+        tags=tuple(options.tags),
     )
 
 

@@ -80,7 +80,10 @@ def test_the_user_behind_the_socket_is_told_and_cannot_be_forged(own_home: Home)
 class FakeCampaigns:
     """Answers the calls of a service about campaigns."""
 
-    async def start(self, kind: str, platform: str, config: Any, name: str) -> CampaignRecord:
+    async def start(
+        self, kind: str, platform: str, config: Any, name: str, user: str
+    ) -> CampaignRecord:
+        assert user == ME
         return CampaignRecord("c1", name, kind, platform, started_at_s=time.time())
 
     async def resume(self, name: str) -> CampaignRecord:

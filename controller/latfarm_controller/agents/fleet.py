@@ -17,6 +17,7 @@ from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id, second_holder
 from latfarm_controller.agents.tls import home_files, is_loopback, split
 from latfarm_controller.board_hooks import BoardHooks
+from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
@@ -93,7 +94,7 @@ class Fleet:
         self._starting = asyncio.Lock()
         self._listener: IdentityListener | None = None
         self._listed: list[BoardEntry] = []
-        self._hooks: dict[str, BoardHooks] = {}
+        self._entries: dict[str, BoardEntry] = {}
         self._listed_mark: tuple[int, int, int] | None = None
         self._dialled: DialledIn | None = None
 
@@ -156,7 +157,7 @@ class Fleet:
         mark = _file_mark(self._config.boards_file)
         if mark is None or mark != self._listed_mark:
             self._listed = Registry(self._config.boards_file).list()
-            self._hooks = {entry.name: entry.hooks for entry in self._listed}
+            self._entries = {entry.name: entry for entry in self._listed}
             self._listed_mark = mark
 
     def hooks(self, name: str) -> BoardHooks:
@@ -166,7 +167,17 @@ class Fleet:
             UsageError: the inventory cannot be read.
         """
         self._reread()
-        return self._hooks.get(name, BoardHooks())
+        entry = self._entries.get(name)
+        return BoardHooks() if entry is None else entry.hooks
+
+    def profiles(self) -> dict[str, BoardProfile]:
+        """What is noted about the boards of the inventory, by their names.
+
+        Raises:
+            UsageError: the inventory cannot be read.
+        """
+        self._reread()
+        return {name: entry.profile for name, entry in self._entries.items()}
 
     @property
     def own(self) -> str:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
@@ -18,6 +18,7 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.agents import bounds
 from latfarm_controller.agents.tls import UNIX, ControllerTlsFiles
 from latfarm_controller.board_hooks import BoardHooks, Hook
+from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
@@ -36,7 +37,8 @@ class BoardEntry:
     the id of the device; it is noted when the board first answers, and no other id is believed
     afterwards. It is empty before. `dials_in`: the agent calls the controller; then the address is
     empty in the inventory, and a Unix socket of the controller while it serves. `hooks`: what
-    reboots the board and switches its power.
+    reboots the board and switches its power. `profile`: what people noted about it, and who may
+    use it.
 
     Raises:
         UsageError: on construction, when the name, the address or the id is malformed.
@@ -49,6 +51,7 @@ class BoardEntry:
     board_id: str = ""
     dials_in: bool = False
     hooks: BoardHooks = field(default_factory=BoardHooks)
+    profile: BoardProfile = field(default_factory=BoardProfile)
 
     def __post_init__(self) -> None:
         """Refuse a malformed name or address."""
@@ -94,7 +97,7 @@ class BoardEntry:
                 data["tls"]["server_name"] = self.tls.server_name
         if hooks := self.hooks.to_json():
             data["hooks"] = hooks
-        return data
+        return data | self.profile.to_json()
 
 
 class Registry:
@@ -134,8 +137,8 @@ class Registry:
     ) -> BoardEntry:
         """Add a board to the inventory; returns its entry.
 
-        A board that is replaced keeps its id and hooks: with a new address it is still the same
-        device.
+        A board that is replaced keeps its id, hooks and profile: with a new address it is still
+        the same device.
 
         Raises:
             UsageError: the name or the address is malformed, the name is taken (unless `replace` is
@@ -154,7 +157,7 @@ class Registry:
                     raise UsageError(f"{entry.address} is board {other.name!r} already")
             if entry.name in known:
                 old = known[entry.name]
-                entry = replaced(entry, board_id=old.board_id, hooks=old.hooks)
+                entry = replaced(entry, board_id=old.board_id, hooks=old.hooks, profile=old.profile)
             known[entry.name] = entry
         return entry
 
@@ -193,6 +196,21 @@ class Registry:
         with self._changing() as known:
             entry = self._known(known, name)
             known[name] = replaced(entry, hooks=replaced(entry.hooks, **hooks))
+            return known[name]
+
+    def set_profile(self, name: str, change: Callable[[BoardProfile], BoardProfile]) -> BoardEntry:
+        """Change what is noted about a board; returns its entry.
+
+        Args:
+            name: of the board.
+            change: gets the present profile and returns the new one.
+
+        Raises:
+            UsageError: there is no board of that name, or the new profile is malformed.
+        """
+        with self._changing() as known:
+            entry = self._known(known, name)
+            known[name] = replaced(entry, profile=change(entry.profile))
             return known[name]
 
     def forget_id(self, name: str) -> BoardEntry:
@@ -264,7 +282,16 @@ class Registry:
             dials_in = _truth(fields.get("dials_in", False))
             address = "" if dials_in else _text(fields["address"])
             hooks = BoardHooks.of_json(fields.get("hooks", {}))
-            return BoardEntry(name, address, tls, _truth(insecure), board_id, dials_in, hooks)
+            return BoardEntry(
+                name,
+                address,
+                tls,
+                _truth(insecure),
+                board_id,
+                dials_in,
+                hooks,
+                BoardProfile.of_json(fields),
+            )
         except (KeyError, TypeError) as error:
             raise UsageError(
                 f'{self.path}: board {name!r} needs "address": "host:port" or "dials_in": '

@@ -118,9 +118,13 @@ class ControllerClient:
         found = self._call(lambda: self._stub.ListBoardEvents(request))
         return [messages.event_from_pb(event) for event in found.events]
 
-    def platforms(self) -> list[PlatformSummary]:
-        """All platforms, and the runtimes that are missing."""
-        found = self._call(lambda: self._stub.ListPlatforms(pb.ListPlatformsRequest()))
+    def platforms(self, tags: Sequence[str] = ()) -> list[PlatformSummary]:
+        """All platforms, and the runtimes that are missing.
+
+        With tags: those of the boards that have all of them.
+        """
+        request = pb.ListPlatformsRequest(tags=tags)
+        found = self._call(lambda: self._stub.ListPlatforms(request))
         return [messages.platform_from_pb(platform) for platform in found.platforms]
 
     def start(

@@ -46,6 +46,12 @@ def board_to_pb(board: BoardSummary) -> pb.BoardStatus:
         standing_since_s=board.standing_since_s,
         under_way=board.under_way,
         protection=dict(board.protection),
+        tags=board.tags,
+        location=board.location,
+        owner=board.owner,
+        note=board.note,
+        access=board.access,
+        maintenance=board.maintenance,
     )
 
 
@@ -64,6 +70,12 @@ def board_from_pb(message: pb.BoardStatus) -> BoardSummary:
         standing_since_s=message.standing_since_s,
         under_way=message.under_way,
         protection=dict(message.protection),
+        tags=tuple(message.tags),
+        location=message.location,
+        owner=message.owner,
+        note=message.note,
+        access=message.access,
+        maintenance=tuple(message.maintenance),
     )
 
 

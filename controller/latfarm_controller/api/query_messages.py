@@ -12,6 +12,7 @@ from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller.api import error_codes, messages
 from latfarm_controller.app.question import Ended, Found, GraphNeeded, Question
+from latfarm_controller.board_profile import checked_tags
 from latfarm_controller.errors import ControllerError
 
 
@@ -29,14 +30,19 @@ def question_to_pb(question: Question, *, with_graph: bool) -> pb.QueryRequest:
         no_measure=not question.measure,
         repeat=question.repeat,
         foreign=question.foreign,
+        tags=question.tags,
     )
 
 
-def question_from_pb(message: pb.QueryRequest) -> Question:
+def question_from_pb(message: pb.QueryRequest, user: str = "") -> Question:
     """The question of a message. A network that was sent is hashed here: its word is not taken.
 
+    Args:
+        message: the message.
+        user: who asks.
+
     Raises:
-        UsageError: the network is no JSON.
+        UsageError: the network is no JSON, or a tag is malformed.
         GraphError: the JSON does not describe a network.
     """
     graph = None
@@ -56,16 +62,18 @@ def question_from_pb(message: pb.QueryRequest) -> Question:
         measure=not message.no_measure,
         repeat=message.repeat or 1,
         foreign=message.foreign,
+        tags=checked_tags(message.tags),
+        user=user,
         graph=graph,
     )
 
 
-def questions_from_pb(message: pb.QueryManyRequest) -> list[Question | Exception]:
+def questions_from_pb(message: pb.QueryManyRequest, user: str = "") -> list[Question | Exception]:
     """The questions of a message; an error in the place of each that cannot be read."""
     found: list[Question | Exception] = []
     for each in message.questions:
         try:
-            found.append(question_from_pb(each))
+            found.append(question_from_pb(each, user))
         except (ControllerError, PredictorsError) as error:
             found.append(error)
     return found

@@ -145,6 +145,7 @@ class ControllerServer:
                 self._config.metrics_port, metrics, observer, lambda: self._controller is not None
             )
             self._metrics_port.open()
+        self._controller.keep_windows()
         if public:
             self._lock.publish(self.address)
             self.continued = await self._controller.campaigns.continue_unattended()

@@ -22,6 +22,7 @@ from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
 from latfarm_controller.app.question import GraphNeeded
 from latfarm_controller.audit import AuditLog
+from latfarm_controller.board_profile import checked_tags
 
 ACTOR_KEY = "latfarm-actor-bin"
 """Metadata with the caller's name, set by the front for other machines (`api/outside.py`)."""
@@ -100,9 +101,9 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         return pb.ListBoardsResponse(boards=map(messages.board_to_pb, boards))
 
     @_answers
-    async def ListPlatforms(self, _request: pb.ListPlatformsRequest) -> Any:
+    async def ListPlatforms(self, request: pb.ListPlatformsRequest) -> Any:
         """All platforms that the boards offer, and the runtimes that they lack."""
-        platforms = await self._controller.platforms()
+        platforms = await self._controller.platforms(checked_tags(request.tags))
         return pb.ListPlatformsResponse(platforms=map(messages.platform_to_pb, platforms))
 
     @_answers
@@ -186,7 +187,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def Query(self, request: pb.QueryRequest) -> Any:
         """Find the latency in the store, else have a board measure it."""
-        question = await asyncio.to_thread(query_messages.question_from_pb, request)
+        question = await asyncio.to_thread(query_messages.question_from_pb, request, CALLER.get())
         async for event in self._controller.questions.ask(question):
             if isinstance(event, str):
                 yield pb.QueryEvent(progress=event)
@@ -198,7 +199,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     @_streams
     async def QueryMany(self, request: pb.QueryManyRequest) -> Any:
         """Answer many questions as their answers come; one that fails ends alone."""
-        questions = await asyncio.to_thread(query_messages.questions_from_pb, request)
+        questions = await asyncio.to_thread(query_messages.questions_from_pb, request, CALLER.get())
         async with aclosing(self._controller.questions.ask_many(questions)) as told:
             async for ends in told:
                 yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
@@ -211,6 +212,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             request.platform,
             messages.config_from_json(request.config_json),
             request.name,
+            CALLER.get(),
         )
         self._note(
             "campaign.started", record.campaign_id, kind=request.kind, platform=request.platform

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer, EnergyAnswer
 
+from latfarm_controller.access_groups import AccessGroups
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
 from latfarm_controller.app.board_control import BoardCare, BoardControl
@@ -21,11 +23,13 @@ from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
 from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
+from latfarm_controller.audit import unix_user
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
+from latfarm_controller.farm.supervision.maintenance import MaintenanceKeeper
 from latfarm_controller.farm.supervision.power_switch import PowerSwitch
 from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
 from latfarm_controller.farm.supervision.reservations import Reservations
@@ -73,6 +77,8 @@ class Controller:
         shared = (LOCAL,) if config.local_agent else ()
         self._desk = BoardSupervisor(store, farm, shared=shared)
         fleet.listen(self._desk.identities)
+        groups = AccessGroups(config.access_groups, owner=unix_user(os.getuid()))
+        farm.partitions.describe({}, groups)
         self._spools = SpoolKeeper(store, farm, self._desk.standing)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)
@@ -86,6 +92,7 @@ class Controller:
             else None
         )
         self._reservations = Reservations(self._desk)
+        self._maintenance = MaintenanceKeeper(self._desk, fleet.profiles)
         care = BoardCare(power, self._reservations, self._crew)
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools, care)
         self._notes = NewestNotes(config.bundles_dir)
@@ -94,15 +101,28 @@ class Controller:
             stored, driver, self._pools, lambda: tuple(bundles.newest(config.bundles_dir))
         )
 
+    def keep_windows(self) -> None:
+        """Begin and end the maintenance of boards at its times from now on."""
+        self._maintenance.start()
+
     async def boards(self) -> list[BoardSummary]:
         """All boards of the inventory, reachable or not."""
         views = await self._fleet.views()
         return [self.control.with_standing(_board_summary(view)) for view in views]
 
-    async def platforms(self) -> list[PlatformSummary]:
-        """All platforms that the boards offer, then the runtimes that they lack."""
+    async def platforms(self, tags: Sequence[str] = ()) -> list[PlatformSummary]:
+        """All platforms that the boards offer, then the runtimes that they lack.
+
+        Args:
+            tags: only the boards that have all of these tags count. Platforms that are only known
+                by their bundles are then left out.
+        """
         known = bundles.promoted(self._bundles_dir)
-        return _platform_summaries(await self._fleet.views(), known)
+        views = [view for view in await self._fleet.views() if view.entry.profile.has(tags)]
+        if tags:
+            offered = {p.name for view in views if view.info for p in view.info.platforms}
+            known = {name: path for name, path in known.items() if name in offered}
+        return _platform_summaries(views, known)
 
     async def predict(
         self, graph: Graph, platform: str, coverage: float, energy: bool = False
@@ -212,6 +232,7 @@ class Controller:
             try:
                 if self._crew is not None:
                     await self._crew.close()
+                await self._maintenance.close()
                 await self._reservations.close()
                 await self._desk.close()
                 await self._pools.stop()
@@ -223,21 +244,23 @@ class Controller:
 def _board_summary(view: BoardView) -> BoardSummary:
     info = view.info
     if info is None:
-        return BoardSummary(
+        found = BoardSummary(
             name=view.entry.name,
             address=view.entry.where,
             state=UNREACHABLE,
             detail=view.error,
         )
-    return BoardSummary(
-        board_id=info.board_id,
-        name=view.entry.name,
-        address=view.entry.where,
-        state=info.state,
-        platforms=tuple(platform.name for platform in info.platforms),
-        hardware=dict(info.hardware),
-        protection=dict(info.protection),
-    )
+    else:
+        found = BoardSummary(
+            board_id=info.board_id,
+            name=view.entry.name,
+            address=view.entry.where,
+            state=info.state,
+            platforms=tuple(platform.name for platform in info.platforms),
+            hardware=dict(info.hardware),
+            protection=dict(info.protection),
+        )
+    return found.noted(view.entry.profile)
 
 
 def _platform_summaries(

@@ -16,10 +16,11 @@ from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY, Standing
-from latfarm_controller.farm.supervision.board_supervisor import RESERVED, BoardSupervisor
+from latfarm_controller.farm.supervision.board_decisions import MAINTENANCE, RESERVED, story
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.farm.supervision.power_switch import PowerSwitch
 from latfarm_controller.farm.supervision.recovery_crew import RecoveryCrew
-from latfarm_controller.farm.supervision.reservations import Reservations, reserved
+from latfarm_controller.farm.supervision.reservations import Reservations
 from latfarm_controller.farm.supervision.sentinel_history import SentinelReference
 from latfarm_controller.store.base import BoardEvent, CampaignRecord, Store
 
@@ -193,18 +194,18 @@ class BoardControl:
         standing = str(self._desk.standing(board.name))
         why = self._desk.why(board.name)
         if why is None:
-            story = "" if self._crew is None else self._crew.story(board.name)
-            detail = "; ".join(filter(None, (board.detail, story)))
+            trouble = "" if self._crew is None else self._crew.story(board.name)
+            detail = "; ".join(filter(None, (board.detail, trouble)))
             return replace(board, under_way=under_way, standing=standing, detail=detail)
         if standing == Standing.DRAINING and not under_way:
             standing = DRAINED
-        if why.event == RESERVED:
-            standing = RESERVED
+        if why.event in (RESERVED, MAINTENANCE):
+            standing = why.event
         return replace(
             board,
             under_way=under_way,
             standing=standing,
-            standing_reason=reserved(why) or why.reason,
+            standing_reason=story(why),
             standing_since_s=why.at_s,
         )
 
@@ -279,6 +280,6 @@ class BoardControl:
 
     def _standing_of(self, name: str) -> BoardSummary:
         board_id = self._farm.board_id(name)
-        return self.with_standing(
-            BoardSummary(name=name, address=self._fleet.address(name), board_id=board_id)
-        )
+        board = BoardSummary(name=name, address=self._fleet.address(name), board_id=board_id)
+        profile = self._fleet.profiles().get(name)
+        return self.with_standing(board if profile is None else board.noted(profile))

@@ -26,7 +26,7 @@ from latfarm_controller.app.patient_run import (
 )
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.summaries import CampaignFigures
-from latfarm_controller.campaigns.kinds import COMPARING, TRAINED, make_campaign
+from latfarm_controller.campaigns.kinds import COMPARING, STARTED_BY, TRAINED, make_campaign
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.observer import FarmObserver
@@ -110,20 +110,30 @@ class CampaignRuns:
         return [self._launch(record).name for record in reversed(left)]
 
     async def start(
-        self, kind: str, platform: str, config: Mapping[str, Any], name: str
+        self, kind: str, platform: str, config: Mapping[str, Any], name: str, user: str = ""
     ) -> CampaignRecord:
         """Start a campaign, or continue the same one; a finished one is returned as it is.
 
+        Only boards measure for it that its tags choose, and whose access groups admit its user:
+        whoever has started it first.
+
         Raises:
-            UsageError: the kind or platform is not known, or the configuration is wrong.
+            UsageError: the kind or platform is not known, the configuration is wrong, or no board
+                may be used.
         """
+        config = campaign_names.asked_config(config)
         await asyncio.to_thread(make_campaign, kind, platform, config)  # raises an error early
         key = campaign_names.campaign_id(kind, platform, config, name)
-        if kind in COMPARING:
-            config = comparison.compared(platform, config, await self._fleet.views())
-        else:
-            await self._fleet.offering(platform)
         known = self._known(key)
+        owner = user if known is None else known.config.get(STARTED_BY, user)
+        config = {**config, STARTED_BY: owner}
+        choice = campaign_names.choice_of(config)
+        if kind in COMPARING:
+            views = self._pools.admitted(choice, await self._fleet.views(), platform)
+            config = comparison.compared(platform, config, views)
+        else:
+            self._pools.admitted(choice, await self._fleet.offering(platform), platform)
+        known = self._known(key)  # it may have been started meanwhile
         if known is not None:
             return known if known.state == "done" else self._launch(known)
         record = CampaignRecord(

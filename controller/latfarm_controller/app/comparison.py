@@ -9,6 +9,7 @@ from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
 from latfarm_controller.campaigns.engines.campaign import EngineOptions
 from latfarm_controller.campaigns.engines.platforms import ComparedPlatform, choose, offer
+from latfarm_controller.campaigns.kinds import STARTED_BY, TAGS
 from latfarm_controller.campaigns.options import read_options
 from latfarm_controller.errors import UsageError
 
@@ -43,7 +44,8 @@ def compared(pattern: str, config: Mapping[str, Any], views: Sequence[BoardView]
     Raises:
         UsageError: no board offers such platforms, or several do and the configuration names none.
     """
-    options = read_options(EngineOptions, "engines", config)
+    own = {key: value for key, value in config.items() if key not in (TAGS, STARTED_BY)}
+    options = read_options(EngineOptions, "engines", own)
     found: list[tuple[BoardView, BoardInfo, list[ComparedPlatform]]] = []
     for view in views:
         if view.info is None or options.board not in ("", view.entry.name, view.info.board_id):

@@ -124,6 +124,7 @@ class InventoryWatch:
             ControllerError: the inventory cannot be read.
         """
         listed = await asyncio.to_thread(self._fleet.listed)
+        self._farm.partitions.describe(self._fleet.profiles())
         serving = self._farm.entries()
         serving.pop(self._fleet.own, None)
         steps = self._plan.steps(listed, serving, time.monotonic())
@@ -143,7 +144,9 @@ class InventoryWatch:
     def _is_wanted(self, view: BoardView) -> bool:
         info = view.info
         return info is not None and any(
-            scope.board_id in ("", info.board_id) and any(map(info.platform, scope.platforms))
+            scope.board_id in ("", info.board_id)
+            and any(map(info.platform, scope.platforms))
+            and not self._farm.partitions.refusal(scope.choice, view.entry.name)
             for scope in self._wanted
         )
 
@@ -151,9 +154,9 @@ class InventoryWatch:
 def _moved(old: BoardEntry, new: BoardEntry) -> bool:
     """Whether a board must be connected anew: its address, certificates or id have changed.
 
-    An id that was noted since is no change, and neither are other hooks.
+    An id that was noted since is no change, and neither are other hooks or another profile.
     """
-    old = replace(old, hooks=new.hooks)
+    old = replace(old, hooks=new.hooks, profile=new.profile)
     if not old.board_id or not new.board_id:
         old, new = replace(old, board_id=""), replace(new, board_id="")
     return old != new

@@ -7,14 +7,16 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.app.inventory_watch import InventoryWatch
 from latfarm_controller.errors import FarmError, UsageError
+from latfarm_controller.farm.board_views import some
 from latfarm_controller.farm.boards.known_boards import CONNECTING
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.partitions import BoardChoice
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 
@@ -80,23 +82,55 @@ class Pools:
         """How often a board, or the processes behind the farm, came back."""
         return self._farm.recoveries
 
+    def settled(self, choice: BoardChoice) -> BoardChoice:
+        """The same choice without its user, if that user may use every board."""
+        return self._farm.partitions.settled(choice)
+
     def board_states(self, scope: CampaignScope) -> dict[str, int]:
         """How many boards of a campaign are in each state of `observer.BOARD_STATES`."""
-        return dict(Counter(self._farm.board_states(scope.platforms, scope.board_id)))
+        found = self._farm.board_states(scope.platforms, scope.board_id, scope.choice)
+        return dict(Counter(found))
 
     async def boards_of(self, scope: CampaignScope) -> list[BoardView]:
         """The reachable boards that a campaign may use.
 
         Raises:
-            UsageError: there is none, or none of them may work.
+            UsageError: there is none, or none of them may work or be used.
         """
         if not scope.board_id:
-            return self._working(scope.platforms[0], await self._fleet.offering(scope.platforms[0]))
+            platform = scope.platforms[0]
+            found = self.admitted(scope.choice, await self._fleet.offering(platform), platform)
+            return self._working(platform, found)
         views = await self._fleet.views()
         found = [view for view in views if view.info and view.info.board_id == scope.board_id]
         if not found:
             raise UsageError(
                 f"no reachable board has the id {scope.board_id}; latfarm boards lists all boards"
+            )
+        return self.admitted(scope.choice, found, ", ".join(scope.platforms))
+
+    def admitted(
+        self, choice: BoardChoice, views: Sequence[BoardView], platforms: str
+    ) -> list[BoardView]:
+        """Those of some boards that belong to a choice, as the inventory is now.
+
+        Args:
+            choice: by tags, and by the access groups of boards.
+            views: the boards.
+            platforms: what they offer, for the message.
+
+        Raises:
+            UsageError: there is none; says why of each board.
+        """
+        partitions = self._farm.partitions
+        partitions.describe(self._fleet.profiles())
+        why = {view.entry.name: partitions.refusal(choice, view.entry.name) for view in views}
+        found = [view for view in views if not why[view.entry.name]]
+        if views and not found:
+            story = "; ".join(some([f"{name}: {text}" for name, text in sorted(why.items())]))
+            raise UsageError(
+                f"no board of {platforms} may be used: {story}; latfarm boards shows the tags and "
+                "access groups of all boards"
             )
         return found
 
@@ -175,7 +209,7 @@ class Pools:
         while not self._joined(scope) and not cancel.is_set():
             self._farm.check()
             waited_s = time.monotonic() - begun_s
-            states = self._farm.boards()
+            states = self._farm.partitions.chosen(self._farm.boards(), scope.choice)
             story = "; ".join(sorted({f"{s.name}: {s.reason}" for s in states if s.reason}))
             if waited_s > limit_s:
                 raise FarmError(
@@ -209,14 +243,16 @@ class Pools:
         return False
 
     def _joined(self, scope: CampaignScope) -> bool:
-        return any(self._farm.pool(platform, scope.board_id) for platform in scope.platforms)
+        return any(
+            self._farm.pool(platform, scope.board_id, scope.choice) for platform in scope.platforms
+        )
 
     def _working(self, platform: str, views: list[BoardView]) -> list[BoardView]:
         """The boards of a platform, if one of them may work; the others may work again later."""
         names = [view.entry.name for view in views]
         held = [name for name in names if self._desk.standing(name) is not Standing.WORKING]
         if len(held) == len(names):
-            story = "; ".join(f"{name} is {self._desk.standing(name)}" for name in held)
+            story = "; ".join(f"{name} is {self._desk.told(name)}" for name in held)
             raise UsageError(
                 f"no board of {platform} may work: {story}; to let one work again: "
                 f"latfarm boards resume {held[0]}"

@@ -45,6 +45,8 @@ class Question:
         measure: whether a board may be asked.
         repeat: how many times to measure; more than once: measure even if the store has an answer.
         foreign: whether measurements of other farms may answer.
+        tags: if a board is asked, it must have all of these tags.
+        user: who asks, as the audit log names actors; a board that is asked must be for them.
         graph: the network; None where only its hashes were sent.
     """
 
@@ -58,6 +60,8 @@ class Question:
     measure: bool = True
     repeat: int = 1
     foreign: bool = False
+    tags: tuple[str, ...] = ()
+    user: str = ""
     graph: Graph | None = field(default=None, compare=False)
 
     @staticmethod

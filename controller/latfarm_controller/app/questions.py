@@ -16,6 +16,7 @@ from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
+from latfarm_controller.farm.partitions import BoardChoice
 from latfarm_controller.farm.scheduling.messages import QUERY_PRIORITY
 from latfarm_controller.store.base import CampaignRecord
 
@@ -23,7 +24,7 @@ BATCH_QUESTIONS = 512
 """How many questions are looked up in the store at a time."""
 MOST_AT_ONCE = 256
 """How many questions of one call wait for boards at the same time."""
-_Key = tuple[str, str, str, bool, bool, int]
+_Key = tuple[str, str, str, bool, bool, int, BoardChoice]
 """Hash of the network, platform, tier, whether to measure again and energy, number of repeats."""
 
 
@@ -148,7 +149,9 @@ class Questions:
         if not question.measure:
             raise await asyncio.to_thread(self._stored.nothing, question, self._platforms())
         network = question.network_hash or question.graph_hash
-        flags = (question.refresh, question.energy, question.repeat)
+        # Whoever may use other boards gets an answer of their own.
+        choice = self._pools.settled(BoardChoice(question.tags, question.user))
+        flags = (question.refresh, question.energy, question.repeat, choice)
         key = (network, question.platform, question.settings.tier, *flags)
         task = self._asked.get(key)
         if task is None:
@@ -187,7 +190,9 @@ class Questions:
         campaign = QueryCampaign(
             question.graph, question.platform, question.settings, question.repeat
         )
-        await self._pools.open(CampaignScope((campaign.platform,)), asyncio.Event())
+        choice = BoardChoice(question.tags, question.user)
+        scope = CampaignScope((campaign.platform,), choice=choice)
+        await self._pools.open(scope, asyncio.Event())
         record = CampaignRecord(
             campaign_id=f"query-{campaign.nonce}",
             name="query",
@@ -195,7 +200,7 @@ class Questions:
             platform=campaign.platform,
             started_at_s=time.time(),
         )
-        record = await self._driver.run(campaign, record, priority=QUERY_PRIORITY)
+        record = await self._driver.run(campaign, record, priority=QUERY_PRIORITY, scope=scope)
         if campaign.answer is None:
             raise FarmError(
                 record.error or "the board ended the query without a measurement; ask again"

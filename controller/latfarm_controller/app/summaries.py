@@ -7,9 +7,10 @@ command line shows them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.store.base import CampaignRecord
 
 
@@ -25,12 +26,18 @@ class BoardSummary:
         detail: why the board cannot be reached.
         platforms: names of the platforms that it offers.
         hardware: facts about the device, by name.
-        standing: `working`, `draining`, `drained` or `quarantined`.
+        standing: `working`, `draining`, `drained`, `reserved`, `maintenance` or `quarantined`.
         standing_reason: why the board does not work, and the remedy.
         standing_since_s: Unix time of that decision in seconds; 0 where there was none.
         under_way: number of requests that the board has now.
         protection: what the kernel keeps from the board's workers, by name; each text begins with
             "on" or "off".
+        tags: words by which campaigns and listings choose the board.
+        location: where it is.
+        owner: whom to ask about it.
+        note: what people should know about it.
+        access: the group of those whose campaigns may measure on it; empty: everybody's.
+        maintenance: when it is drained by itself, for people.
     """
 
     board_id: str = ""
@@ -45,15 +52,34 @@ class BoardSummary:
     standing_since_s: float = 0.0
     under_way: int = 0
     protection: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    location: str = ""
+    owner: str = ""
+    note: str = ""
+    access: str = ""
+    maintenance: tuple[str, ...] = ()
 
     @property
     def lacking(self) -> tuple[str, ...]:
         """Names of the protections that are off."""
         return tuple(name for name, told in self.protection.items() if not told.startswith("on"))
 
+    def noted(self, profile: BoardProfile) -> BoardSummary:
+        """The same board with what people noted about it."""
+        return replace(
+            self,
+            tags=profile.tags,
+            location=profile.location,
+            owner=profile.owner,
+            note=profile.note,
+            access=profile.access,
+            maintenance=tuple(map(str, profile.maintenance)),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The summary as plain JSON types, with all its fields."""
-        return asdict(self) | {"platforms": list(self.platforms)}
+        lists = {name: list(getattr(self, name)) for name in ("platforms", "tags", "maintenance")}
+        return asdict(self) | lists
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,12 @@ COMPARING = frozenset({"engines"})
 """Kinds that compare several platforms of one board; their platform is a pattern of names."""
 
 
+TAGS = "tags"
+"""Key of every configuration: only boards that have all of these tags measure."""
+STARTED_BY = "started_by"
+"""Key of a stored configuration: who started the campaign, as the audit log names actors."""
+
+
 def make_campaign(kind: str, platform: str, config: Config) -> Campaign:
     """A new campaign; with the same arguments and answers it asks the same questions.
 
@@ -82,4 +88,6 @@ def make_campaign(kind: str, platform: str, config: Config) -> Campaign:
     maker = KINDS.get(kind)
     if maker is None:
         raise UsageError(f"unknown kind of campaign {kind!r}; known: {', '.join(KINDS)}")
-    return maker(platform, config)
+    # Where a campaign measures, and for whom, does not change what it asks.
+    asked = {key: value for key, value in config.items() if key not in (TAGS, STARTED_BY)}
+    return maker(platform, asked)

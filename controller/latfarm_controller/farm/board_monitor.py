@@ -100,17 +100,24 @@ class BoardMonitor:
         boards: the boards, whose status is brought up to date.
         observer: told of each answer of a board.
         schedule: passes an event to the scheduler.
+        partitions: the partitions of a board that joins, by its name.
 
     `recoveries` counts how often a board has joined, or has answered its probe well.
     """
 
     def __init__(
-        self, boards: KnownBoards, observer: FarmObserver, schedule: Callable[[Event], None]
+        self,
+        boards: KnownBoards,
+        observer: FarmObserver,
+        schedule: Callable[[Event], None],
+        partitions: Callable[[str], tuple[str, ...]] = lambda _name: (),
     ) -> None:
         self._boards = boards
         self._observer = observer
         self._schedule = schedule
+        self._partitions = partitions
         self._held: dict[str, tuple[Standing, bool]] = {}
+        self._why: dict[str, str] = {}  # name of a board -> why it is held, for people
         self._unproven: set[str] = set()
         self._codes: dict[str, str] = {}  # name of a board -> error code of its last answer
         self.listener: BoardListener | None = None
@@ -118,7 +125,9 @@ class BoardMonitor:
         self.spools: SpoolListener | None = None
         self.recoveries = 0
 
-    def hold(self, name: str, standing: Standing, checking: bool, *, stop: bool = False) -> None:
+    def hold(
+        self, name: str, standing: Standing, checking: bool, *, stop: bool = False, why: str = ""
+    ) -> None:
         """Tell the scheduler of a decision about a board, now and each time the board joins.
 
         Args:
@@ -126,11 +135,20 @@ class BoardMonitor:
             standing: whether it works, is drained or quarantined.
             checking: whether it may run its check measurements all the same.
             stop: whether what it runs is taken back now, although it is only drained.
+            why: what campaigns tell that wait for the board; empty: as before.
         """
+        if standing is Standing.WORKING:
+            self._why.pop(name, None)
+        elif why:
+            self._why[name] = why
         self._held[name] = (standing, checking)
         self._tell_standing(name, stop=stop)
         if standing is Standing.QUARANTINED and not checking:
             self._observer.quarantined(name)
+
+    def why_held(self, name: str) -> str:
+        """Why a board was drained or quarantined by a decision; empty if it works."""
+        return self._why.get(name, "")
 
     def prove(self, name: str, *, proven: bool) -> None:
         """Let a board work, or let it first run what shows that it works.
@@ -193,7 +211,8 @@ class BoardMonitor:
                     # Before the board gets work, so that nothing is measured that it has measured.
                     self.spools.listed(name, info, event.spooled)
                 names = tuple(platform.name for platform in info.platforms)
-                self._schedule(BoardJoined(info.board_id, names, quiet))
+                partitions = self._partitions(name)
+                self._schedule(BoardJoined(info.board_id, names, quiet, partitions))
                 if self.carer is not None:
                     self.carer.joined(name, info)
                 if name in self._held or name in self._unproven:

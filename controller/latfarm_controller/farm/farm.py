@@ -27,7 +27,6 @@ from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, b
 from latfarm_controller.farm.boards.interfaces import (
     BoardStatus,
     BuilderState,
-    BuiltModel,
     FarmBackend,
     Order,
     ShardSettings,
@@ -41,15 +40,16 @@ from latfarm_controller.farm.open_requests import (
     Delivery,
     MeasurementsDiscarded,
     OpenRequests,
+    build_event,
+    by_board,
     order_of,
     work_of,
 )
+from latfarm_controller.farm.partitions import EVERY_BOARD, BoardChoice, Partitions
 from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
     Build,
     BuildersChanged,
-    BuildFailed,
-    BuildReady,
     CampaignCancelled,
     Deliver,
     Dispatch,
@@ -104,7 +104,10 @@ class Farm:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks = BackgroundTasks()
         self._boards = KnownBoards()
-        self.monitor = BoardMonitor(self._boards, self._observer, self._events.put_nowait)
+        self.partitions = Partitions(self._boards.board_id, self._events.put_nowait)
+        self.monitor = BoardMonitor(
+            self._boards, self._observer, self._events.put_nowait, self.partitions.joined
+        )
         self._shards = ShardPool(
             backend,
             settings or ShardSettings(holder, host_boot_id()),
@@ -190,23 +193,23 @@ class Farm:
         """Copies of the status of all boards."""
         return [replace(status) for status in self._boards]
 
-    def pool(self, platform: str, board_id: str = "") -> list[BoardStatus]:
-        """Copies of the status of the connected boards that offer a platform.
+    def pool(
+        self, platform: str, board_id: str = "", choice: BoardChoice = EVERY_BOARD
+    ) -> list[BoardStatus]:
+        """Copies of the status of the connected boards of a choice that offer a platform.
 
-        Args:
-            platform: its name.
-            board_id: only the board of this id; empty: all boards.
+        If `board_id` is not empty, only the board of this id counts.
         """
-        return self._boards.pool(platform, board_id)
+        return self.partitions.chosen(self._boards.pool(platform, board_id), choice)
 
-    def healthy(self, platform: str, board_id: str = "") -> bool:
-        """Whether a connected board of a pool works, neither quarantined nor on probation.
+    def healthy(self, platform: str, board_id: str = "", choice: BoardChoice = EVERY_BOARD) -> bool:
+        """Whether a connected board of a pool works, neither quarantined nor on probation."""
+        partition = self.partitions.use(choice)
+        return board_views.healthy(self._scheduler, platform, board_id, partition)
 
-        Args:
-            platform: of the pool.
-            board_id: only the board of this id; empty: any board.
-        """
-        return board_views.healthy(self._scheduler, platform, board_id)
+    def story(self, choice: BoardChoice = EVERY_BOARD) -> str:
+        """Why boards of a choice do not work, for people; or why no board belongs to it."""
+        return board_views.story(self._boards, self.monitor, self.partitions, choice)
 
     def quiet(self, platform: str) -> bool:
         """Whether a board of the pool runs on this host and needs it idle while it measures."""
@@ -216,9 +219,9 @@ class Farm:
         """The id of a board by its name; empty if the board has never been connected."""
         return self._boards.board_id(name)
 
-    def hold(self, name: str, standing: Standing, *, checking: bool = False) -> None:
+    def hold(self, name: str, standing: Standing, *, checking: bool = False, why: str = "") -> None:
         """Obey a decision about a board, now and each time it joins; see `BoardMonitor.hold`."""
-        self.monitor.hold(name, standing, checking)
+        self.monitor.hold(name, standing, checking, why=why)
 
     def restart(self, name: str, part: str) -> None:
         """Have the agent of a board restart a part; `BoardCarer.restarted` is told how it went."""
@@ -245,9 +248,12 @@ class Farm:
         """Whether a board that needs this host idle has something to measure."""
         return board_views.timing_here(self._boards, self._scheduler)
 
-    def board_states(self, platforms: Collection[str], board_id: str = "") -> list[str]:
+    def board_states(
+        self, platforms: Collection[str], board_id: str = "", choice: BoardChoice = EVERY_BOARD
+    ) -> list[str]:
         """The state of each board that offers or offered a platform (`observer.BOARD_STATES`)."""
-        return board_views.states(self._boards, self._scheduler, platforms, board_id)
+        boards = self.partitions.chosen(self._boards, choice)
+        return board_views.states(boards, self._scheduler, platforms, board_id)
 
     def state(self) -> FarmState:
         """The queues and boards now. It looks at every open request: do not call it often."""
@@ -270,20 +276,24 @@ class Farm:
         campaign_id: str,
         requests: Sequence[MeasurementRequest],
         priority: int = CAMPAIGN_PRIORITY,
+        choice: BoardChoice = EVERY_BOARD,
     ) -> None:
         """Have requests measured; each is answered once to each campaign that submitted it.
+
+        Only boards that belong to the choice measure them.
 
         Raises:
             FarmError: no board ever offered the platform, or the farm broke.
         """
         self.check()
         works = []
+        partition = self.partitions.use(choice)
         for request in requests:
             info = self.platform(request.platform)
             model = ModelSpec(hash_of(request.graph), info.model_format, info.dtype)
             self._requests.add(request, self._clock_s())
             size_bytes = self._models.need(model, request.graph)
-            works.append(work_of(request, model, size_bytes))
+            works.append(work_of(request, model, size_bytes, partition))
         self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))
         # The scheduler takes the answers that were found before it gives a request to a board.
         self.spools.answer(requests)
@@ -307,12 +317,8 @@ class Farm:
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Let boards forget these answers, because they are stored."""
-        by_board: dict[str, list[str]] = {}
-        for delivery in deliveries:
-            if delivery.board_id:
-                by_board.setdefault(delivery.board_id, []).append(delivery.measurement.request_id)
         self.spools.stored([delivery.measurement.request_id for delivery in deliveries])
-        for board_id, request_ids in by_board.items():
+        for board_id, request_ids in by_board(deliveries).items():
             self.forget_results(board_id, request_ids)
 
     # Deciding
@@ -389,8 +395,4 @@ class Farm:
 
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
-            if isinstance(answer, BuiltModel):
-                self._events.put_nowait(BuildReady(answer.model, answer.size_bytes))
-            else:
-                failed = BuildFailed(answer.model, answer.message, answer.retryable, answer.lost)
-                self._events.put_nowait(failed)
+            self._events.put_nowait(build_event(answer))

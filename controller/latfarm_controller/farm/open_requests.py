@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.farm.boards.interfaces import BoardRequest, BuiltModel, Order
+from latfarm_controller.farm.boards.interfaces import BoardRequest, BuiltModel, NotBuilt, Order
 from latfarm_controller.farm.observer import QueueState
-from latfarm_controller.farm.scheduling.messages import Dispatch, ModelSpec, Work
+from latfarm_controller.farm.scheduling.messages import (
+    BuildFailed,
+    BuildReady,
+    Dispatch,
+    ModelSpec,
+    Work,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,9 @@ class OpenRequests:
             inbox.put_nowait(notice)
 
 
-def work_of(request: MeasurementRequest, model: ModelSpec, size_bytes: int) -> Work:
+def work_of(
+    request: MeasurementRequest, model: ModelSpec, size_bytes: int, partition: str = ""
+) -> Work:
     """A request as the scheduler sees it, with about the size of its built model."""
     return Work(
         request.request_id,
@@ -119,7 +127,24 @@ def work_of(request: MeasurementRequest, model: ModelSpec, size_bytes: int) -> W
         size_bytes,
         request.settings,
         request.board,
+        partition,
     )
+
+
+def by_board(deliveries: Iterable[Delivery]) -> dict[str, list[str]]:
+    """The ids of the requests that boards answered, by the ids of the boards that must be told."""
+    found: dict[str, list[str]] = {}
+    for delivery in deliveries:
+        if delivery.board_id:
+            found.setdefault(delivery.board_id, []).append(delivery.measurement.request_id)
+    return found
+
+
+def build_event(answer: BuiltModel | NotBuilt) -> BuildReady | BuildFailed:
+    """How a build ended, for the scheduler."""
+    if isinstance(answer, BuiltModel):
+        return BuildReady(answer.model, answer.size_bytes)
+    return BuildFailed(answer.model, answer.message, answer.retryable, answer.lost)
 
 
 def order_of(dispatch: Dispatch, request: MeasurementRequest, built: BuiltModel) -> Order:

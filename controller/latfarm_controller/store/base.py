@@ -46,13 +46,13 @@ class CampaignRecord:
 class BoardEvent:
     """A decision about a board, or something that was noticed about it.
 
-    `event` is one of the decisions `drained`, `reserved`, `quarantined` and `resumed`, or one of
-    the notices `check_failed`, `drifted`, `disk_full`, `disk_free`, `drain_deadline`, `id_pinned`
-    (its id is noted from now on), `id_refused` (it gave another id), `result_refused` (it gave a
-    result of another board, platform or fingerprint), and those of recoveries and power hooks
-    (docs/farm.md). `actor` is who decided or noticed: the name in a person's certificate,
-    `unix:NAME` (a user of the controller's machine; older entries say `local`), `cusum` (the test
-    for drift), `recovery` or `farm`.
+    `event` is one of the decisions `drained`, `reserved`, `maintenance` (a window has begun),
+    `quarantined` and `resumed`, or one of the notices `check_failed`, `drifted`, `disk_full`,
+    `disk_free`, `drain_deadline`, `id_pinned` (its id is noted from now on), `id_refused` (it gave
+    another id), `result_refused` (it gave a result of another board, platform or fingerprint), and
+    those of recoveries and power hooks (docs/farm.md). `actor` is who decided or noticed: the name
+    in a person's certificate, `unix:NAME` (a user of the controller's machine; older entries say
+    `local`), `cusum` (the test for drift), `recovery` or `farm`.
     """
 
     board: str

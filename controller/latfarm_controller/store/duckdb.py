@@ -254,7 +254,8 @@ class DuckDBStore:
         """The last decision about each board, by its name."""
         found = self._file.all(
             f"SELECT {', '.join(rows.BOARD_EVENT_COLUMNS)} FROM board_events "
-            "WHERE event IN ('drained', 'reserved', 'quarantined', 'resumed') "
+            "WHERE event IN "
+            "('drained', 'reserved', 'maintenance', 'quarantined', 'resumed') "
             "QUALIFY row_number() OVER (PARTITION BY board ORDER BY seq DESC) = 1"
         )
         events = [self._read(rows.board_event_from_row, row) for row in found]

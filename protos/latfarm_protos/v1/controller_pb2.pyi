@@ -10,7 +10,7 @@ class ListBoardsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class BoardStatus(_message.Message):
-    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware", "standing", "standing_reason", "standing_since_s", "under_way", "protection")
+    __slots__ = ("board_id", "name", "address", "state", "detail", "platforms", "hardware", "standing", "standing_reason", "standing_since_s", "under_way", "protection", "tags", "location", "owner", "note", "access", "maintenance")
     class HardwareEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,12 @@ class BoardStatus(_message.Message):
     STANDING_SINCE_S_FIELD_NUMBER: _ClassVar[int]
     UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_FIELD_NUMBER: _ClassVar[int]
+    MAINTENANCE_FIELD_NUMBER: _ClassVar[int]
     board_id: str
     name: str
     address: str
@@ -49,7 +55,13 @@ class BoardStatus(_message.Message):
     standing_since_s: float
     under_way: int
     protection: _containers.ScalarMap[str, str]
-    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ..., protection: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    location: str
+    owner: str
+    note: str
+    access: str
+    maintenance: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, board_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., detail: _Optional[str] = ..., platforms: _Optional[_Iterable[str]] = ..., hardware: _Optional[_Mapping[str, str]] = ..., standing: _Optional[str] = ..., standing_reason: _Optional[str] = ..., standing_since_s: _Optional[float] = ..., under_way: _Optional[int] = ..., protection: _Optional[_Mapping[str, str]] = ..., tags: _Optional[_Iterable[str]] = ..., location: _Optional[str] = ..., owner: _Optional[str] = ..., note: _Optional[str] = ..., access: _Optional[str] = ..., maintenance: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BoardRequest(_message.Message):
     __slots__ = ("name", "reason", "new_reference", "deadline_s", "until_s")
@@ -112,8 +124,10 @@ class ListBoardsResponse(_message.Message):
     def __init__(self, boards: _Optional[_Iterable[_Union[BoardStatus, _Mapping]]] = ...) -> None: ...
 
 class ListPlatformsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("tags",)
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PlatformStatus(_message.Message):
     __slots__ = ("name", "runtime", "model_format", "boards", "available", "missing", "bundle", "fingerprint")
@@ -162,7 +176,7 @@ class PredictResponse(_message.Message):
     def __init__(self, answer_json: _Optional[str] = ..., energy_json: _Optional[str] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy", "graph_hash", "network_hash", "max_age_s", "no_measure", "repeat", "foreign")
+    __slots__ = ("graph_json", "platform", "tier", "refresh", "energy", "graph_hash", "network_hash", "max_age_s", "no_measure", "repeat", "foreign", "tags")
     GRAPH_JSON_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +188,7 @@ class QueryRequest(_message.Message):
     NO_MEASURE_FIELD_NUMBER: _ClassVar[int]
     REPEAT_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
     graph_json: bytes
     platform: str
     tier: str
@@ -185,7 +200,8 @@ class QueryRequest(_message.Message):
     no_measure: bool
     repeat: int
     foreign: bool
-    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ..., graph_hash: _Optional[str] = ..., network_hash: _Optional[str] = ..., max_age_s: _Optional[float] = ..., no_measure: bool = ..., repeat: _Optional[int] = ..., foreign: bool = ...) -> None: ...
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, graph_json: _Optional[bytes] = ..., platform: _Optional[str] = ..., tier: _Optional[str] = ..., refresh: bool = ..., energy: bool = ..., graph_hash: _Optional[str] = ..., network_hash: _Optional[str] = ..., max_age_s: _Optional[float] = ..., no_measure: bool = ..., repeat: _Optional[int] = ..., foreign: bool = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueryEvent(_message.Message):
     __slots__ = ("progress", "answer", "graph_needed")

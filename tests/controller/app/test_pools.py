@@ -10,9 +10,11 @@ import pytest
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.app import pools
 from latfarm_controller.app.pools import Pools
+from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.farm.boards.interfaces import BoardStatus
 from latfarm_controller.farm.boards.known_boards import CONNECTING
 from latfarm_controller.farm.driving.scope import CampaignScope
+from latfarm_controller.farm.partitions import BoardChoice, Partitions
 from latfarm_controller.farm.scheduling.messages import Standing
 
 SHARD_STARTS = f"{CONNECTING}: Ray is being started"
@@ -28,6 +30,7 @@ class FarmOfTwo:
     def __init__(self, reason: str) -> None:
         self.near = BoardStatus("near", online=True)
         self.far = BoardStatus("far", reason=reason)
+        self.partitions = Partitions(lambda name: name, lambda event: None)
 
     async def start(self) -> None:
         return
@@ -41,7 +44,7 @@ class FarmOfTwo:
     def check(self) -> None:
         return
 
-    def pool(self, platform: str, board_id: str) -> list[BoardStatus]:
+    def pool(self, platform: str, board_id: str, choice: BoardChoice) -> list[BoardStatus]:
         return [status for status in self.boards() if status.online]
 
     def boards(self) -> list[BoardStatus]:
@@ -53,6 +56,9 @@ class TwoBoards:
 
     async def offering(self, platform: str) -> list[Any]:
         return [SimpleNamespace(entry=BoardEntry(name, "127.0.0.1:1")) for name in ("near", "far")]
+
+    def profiles(self) -> dict[str, BoardProfile]:
+        return {}
 
 
 def opens(farm: FarmOfTwo, monkeypatch: pytest.MonkeyPatch, **limits: float) -> bool:

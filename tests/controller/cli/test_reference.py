@@ -67,6 +67,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm certs revoke",
         "latfarm",
         "latfarm serve",
+        "latfarm boards console",
         "latfarm boards accept",
         "latfarm boards add",
         "latfarm boards power",

@@ -181,6 +181,7 @@ def query(
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
     optimise: inputs.Optimise = False,
+    tags: inputs.Tags = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
@@ -210,6 +211,7 @@ def query(
         measure=not (no_measure or predict),
         repeat=repeat,
         foreign=foreign,
+        tags=tuple(tags or ()),
     )
     files, several = inputs.model_files(models)
     graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)

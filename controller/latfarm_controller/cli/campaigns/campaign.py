@@ -108,6 +108,7 @@ def run(
             readable=False,
         ),
     ] = None,
+    tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -137,6 +138,7 @@ def run(
             raise UsageError("models can only be given to latfarm campaign run networks")
         files, _ = inputs.model_files(models)
         settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
+    settings |= inputs.chosen_by(tags)
     with controller(wait_s) as client:
         started = client.start(str(kind), platform, settings, name)
         _show(follow(client, started.campaign_id), as_json)

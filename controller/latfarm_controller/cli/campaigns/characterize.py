@@ -158,6 +158,7 @@ def characterize(
     energy: inputs.Energy = False,
     energy_ms: EnergyMs = ENERGY_MS,
     seed: Seed = 0,
+    tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -175,10 +176,9 @@ def characterize(
     Examples:
       latfarm characterize --platform local-onnxruntime1.31-fp32-1t
       latfarm characterize --platform imx93-ethosu65-int8 --budget 1500 --json
-      latfarm characterize -p jetson-tensorrt10.3-fp16 --sampler latfarm --target 0.9
       latfarm characterize -p local-ncnn20261020-fp32-1t --rules rules.json --board-minutes 10
-      latfarm characterize -p imx93-ethosu65-int8 --insight padded
-      latfarm characterize -p jetson-tensorrt10.3-fp16 --energy
+      latfarm characterize -p imx93-ethosu65-int8 --insight padded --energy
+      latfarm characterize -p jetson-tensorrt10.3-fp16 --tag lab2 --sampler latfarm --target 0.9
       latfarm characterize -p orin-tensorrt10.3-fp16 --from xavier-tensorrt10.3-fp16 --budget 120
     """
     config: dict[str, Any] = {"measurements": budget, "calibration": networks, "seed": seed}
@@ -199,6 +199,7 @@ def characterize(
         "rules": None if rules is None else inputs.read_rules(rules).to_json(),
     }
     config |= {key: value for key, value in asked.items() if value is not None}
+    config |= inputs.chosen_by(tags)
     _run(platform, config, name, wait_s, as_json=as_json)
 
 

@@ -53,6 +53,7 @@ def cover(
     dry_run: DryRun = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
+    tags: inputs.Tags = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -93,7 +94,7 @@ def cover(
     }
     if choice.kernels and not dry_run:
         base = str(read_provenance(path).get("campaign", ""))
-        told |= _measure(platform, base, choice.kernels, wait_s)
+        told |= _measure(platform, base, choice.kernels, wait_s, tags)
         told["coverage_after"] = coverages(load_bundle(Path(told["new_bundle"])), graphs)
     if as_json:
         output.json_text(told)
@@ -141,7 +142,9 @@ def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str
     return {graph.name: weighted_coverage(predictor, graph) for graph in graphs}
 
 
-def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) -> dict[str, Any]:
+def _measure(
+    platform: str, base: str, kernels: Sequence[Any], wait_s: float, tags: list[str] | None
+) -> dict[str, Any]:
     """Have kernels measured and a bundle made; facts about it for the answer.
 
     Args:
@@ -149,6 +152,7 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
         base: the campaign that its bundle in use was made from.
         kernels: what to measure.
         wait_s: seconds to wait for the store.
+        tags: a board that measures must have all of these tags.
     """
     from latfarm_controller.campaigns.cover import cover_config
     from latfarm_controller.cli.shell.connect import controller
@@ -163,7 +167,10 @@ def _measure(platform: str, base: str, kernels: Sequence[Any], wait_s: float) ->
                 f"{base or '(not told)'} is not in this store; to make one here, run: "
                 f"latfarm characterize --platform {platform}"
             ) from error
-        config = cover_config(known.campaign_id, known.outcome, kernels)
+        config = {
+            **cover_config(known.campaign_id, known.outcome, kernels),
+            **inputs.chosen_by(tags),
+        }
         began = client.start("cover", platform, config)
         campaign = follow(client, began.campaign_id)
     outcome = campaign.outcome

@@ -117,6 +117,7 @@ def run(
     protocol: ProtocolOption = Protocol.latfarm,
     passes: Passes = 3,
     simulated: Simulated = False,
+    tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     html: Html = None,
     markdown: Markdown = None,
@@ -140,6 +141,7 @@ def run(
     from latfarm_controller.cli.shell.progress import follow
 
     config: dict[str, Any] = {"passes": passes, "protocol": str(protocol), "simulated": simulated}
+    config |= inputs.chosen_by(tags)
     if board:
         config["board"] = board
     if threads:

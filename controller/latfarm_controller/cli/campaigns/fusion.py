@@ -111,6 +111,7 @@ def detect(
     to: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the rules to this file.")
     ] = None,
+    tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -141,6 +142,7 @@ def detect(
     }
     if method is not Method.latfarm:
         config["method"] = str(method)
+    config |= inputs.chosen_by(tags)
     with controller(wait_s) as client:
         campaign = follow(client, client.start("fusion", platform, config, name).campaign_id)
     if to is not None:

@@ -40,6 +40,7 @@ def plan(
     budget: Budget = 500,
     budget_minutes: BudgetMinutes = None,
     networks: Networks = 20,
+    tags: inputs.Tags = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -59,6 +60,7 @@ def plan(
     config: dict[str, Any] = {"measurements": budget, "calibration": networks}
     if budget_minutes is not None:
         config |= {"budget_minutes": budget_minutes}
+    config |= inputs.chosen_by(tags)
     with controller(wait_s) as client:
         told = plan_of(client, platform, config)
     if as_json:
@@ -120,7 +122,7 @@ def plan_of(
     from latfarm_controller.errors import UsageError
     from latfarm_controller.nearest_names import hint
 
-    offered = {p.name: p for p in client.platforms() if p.name}
+    offered = {p.name: p for p in client.platforms(config.get("tags", ())) if p.name}
     if platform not in offered:
         known = ", ".join(offered) or "none"
         raise UsageError(f"unknown platform {platform!r}; known: {known}{hint(platform, offered)}")

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.farm import boards_enrol, boards_power, boards_reserve, boards_standing
+from latfarm_controller.cli.farm import (
+    boards_console,
+    boards_enrol,
+    boards_maintenance,
+    boards_power,
+    boards_reserve,
+    boards_set,
+    boards_show,
+    boards_standing,
+)
 from latfarm_controller.cli.shell import audited, inputs, output
 from latfarm_controller.private_files import private_home
 
@@ -27,6 +36,7 @@ app = typer.Typer(
       latfarm boards remove pixel4
       latfarm boards drain pixel4 --reason "new battery" --until-idle
       latfarm boards resume pixel4
+      latfarm boards --tag jetson --tag lab2
     """,
 )
 
@@ -37,32 +47,42 @@ def register(root: typer.Typer) -> None:
     boards_standing.register(app)
     boards_power.register(app)
     boards_reserve.register(app)
+    boards_maintenance.register(app)
+    boards_set.register(app)
+    boards_show.register(app)
+    boards_console.register(app)
     root.add_typer(app, name="boards")
 
 
 @app.callback(invoke_without_command=True)
 def list_boards(
     context: typer.Context,
+    tags: inputs.Tags = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
     """List the boards."""
     if context.invoked_subcommand:
         return
+    from latfarm_controller.board_profile import checked_tags
     from latfarm_controller.cli.shell.connect import controller
 
+    wanted = set(checked_tags(tags or ()))
     with controller(wait_s) as client:
-        boards = client.boards()
+        boards = [board for board in client.boards() if wanted <= set(board.tags)]
     if as_json:
         output.json_text([board.to_json() for board in boards])
         return
     output.table(
         "",
-        ["board", "address", "state", "standing", "platforms", "detail"],
+        ["board", "address", "state", "standing", "platforms", "tags", "detail"],
         [
             [
                 *(b.name, b.address, b.state, b.standing, "\n".join(b.platforms)),
-                "\n".join(filter(None, (b.detail, b.standing_reason, _unprotected(b)))),
+                "\n".join(b.tags),
+                "\n".join(
+                    filter(None, (b.detail, b.standing_reason, _restricted(b), _unprotected(b)))
+                ),
             ]
             for b in boards
         ],
@@ -112,6 +132,11 @@ def add(
     replace: Replace = False,
     insecure: Insecure = False,
     dials_in: DialsIn = False,
+    tags: boards_set.NewTags = None,
+    location: boards_set.Location = None,
+    owner: boards_set.Owner = None,
+    note: boards_set.Note = None,
+    access: boards_set.Access = None,
 ) -> None:
     """Add a board whose agent is already running.
 
@@ -127,6 +152,7 @@ def add(
     Examples:
       latfarm boards add pixel4 192.0.2.7:50051
       latfarm boards add hidden --dials-in
+      latfarm boards add orin2 192.0.2.9:50051 --tag jetson --location "rack 3" --owner alice
       latfarm boards add imx8-3 192.0.2.8:50051 --server-name imx8-3 \\
           --ca tls/ca.crt --cert tls/controller.crt --key tls/controller.key
     """
@@ -142,14 +168,17 @@ def add(
         raise UsageError("--ca, --cert and --key belong together; give all three of them")
     if dials_in and (address or tls or insecure):
         raise UsageError("--dials-in: the board has no address and shows its certificate by itself")
+    texts = {"location": location, "owner": owner, "note": note, "access": access}
+    change = boards_set.checked_change(tags or (), texts)
     config = load_config()
     entry = BoardEntry(name, address, dials_in=dials_in)  # raises an error if it is malformed
     if not dials_in:
         check_open(address, tls or home_files(config.tls_dir), insecure)
     private_home(config.home)
-    Registry(config.boards_file).add(
-        name, address, tls, replace=replace, insecure=insecure, dials_in=dials_in
-    )
+    registry = Registry(config.boards_file)
+    registry.add(name, address, tls, replace=replace, insecure=insecure, dials_in=dials_in)
+    if change is not None:
+        registry.set_profile(name, change)
     audited.note("board.enrolled", name, address=entry.where, certificates=tls is not None)
     output.err().print(f"board {name} ({entry.where}) was added")
 
@@ -172,6 +201,11 @@ def remove(name: boards_standing.Name) -> None:
     Registry(config.boards_file).remove(name)
     audited.note("board.removed", name)
     output.err().print(f"board {name} was removed")
+
+
+def _restricted(board: BoardSummary) -> str:
+    """Whose campaigns may measure on a board; empty: everybody's."""
+    return f"only for the access group {board.access}" if board.access else ""
 
 
 def _unprotected(board: BoardSummary) -> str:

@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def platforms(
+    tags: inputs.Tags = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> None:
@@ -24,11 +25,12 @@ def platforms(
     Examples:
       latfarm platforms
       latfarm platforms --json
+      latfarm platforms --tag jetson --tag lab2
     """
     from latfarm_controller.cli.shell.connect import controller
 
     with controller(wait_s) as client:
-        found = client.platforms()
+        found = client.platforms(tags or ())
     if as_json:
         output.json_text([platform.to_json() for platform in found])
         return

@@ -40,6 +40,18 @@ def boards(incomplete: str) -> list[str]:
         return []
 
 
+def tags(incomplete: str) -> list[str]:
+    """Tags of the boards of the inventory."""
+    from latfarm_controller.agents.registry import Registry
+    from latfarm_controller.config import load_config
+
+    try:
+        entries = Registry(load_config().boards_file).list()
+        return _beginning(sorted({t for e in entries for t in e.profile.tags}), incomplete)
+    except (ControllerError, OSError):
+        return []
+
+
 def campaigns(incomplete: str) -> list[str]:
     """Names and ids of campaigns, the newest first."""
     from latfarm_controller.cli.shell.connect import controller

@@ -89,9 +89,29 @@ CampaignName = Annotated[
         help="Name for the campaign. The same command with another name starts a new campaign.",
     ),
 ]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tag",
+        help="Only boards with this tag. May be repeated: a board must have all of these tags. "
+        "latfarm boards set NAME --tag TAG gives a board a tag.",
+        autocompletion=complete.tags,
+    ),
+]
 SUFFIXES = (".onnx", ".tflite")
 """Suffixes of the files that are read where a folder is named."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+def chosen_by(tags: Sequence[str] | None) -> dict[str, list[str]]:
+    """What tags add to the configuration of a campaign; without tags, nothing.
+
+    Raises:
+        UsageError: a tag is malformed.
+    """
+    from latfarm_controller.board_profile import checked_tags
+
+    return {"tags": list(checked_tags(tags))} if tags else {}
 
 
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from latfarm_controller.agents.board import BoardInfo, PlatformInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.board_hooks import BoardHooks
+from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
 
@@ -35,8 +36,10 @@ class KnownBoards:
         These are the boards whose name was not known, and those of which another id is expected.
         """
         new = []
-        # Hooks may hold secrets, and a shard may run on another machine: no shard gets them.
-        for entry in [replace(entry, hooks=BoardHooks()) for entry in entries]:
+        # Hooks may hold secrets, and a shard may run on another machine: no shard gets them. What
+        # is noted about a board concerns no shard either.
+        for known_entry in entries:
+            entry = replace(known_entry, hooks=BoardHooks(), profile=BoardProfile())
             known = self._entries.get(entry.name)
             if known is None:
                 # A board that was removed is still known, because late events may name it.

@@ -44,6 +44,8 @@ class BoardUsage:
             board_id = status.info.board_id
             if self._scope.board_id not in ("", board_id):
                 continue
+            if self._farm.partitions.refusal(self._scope.choice, status.name):
+                continue
             figures = self._before.get(board_id, {})
             busy_ms = status.busy_ms - self._busy_ms.get(board_id, 0.0) + figures.get("busy_ms", 0)
             total_ms = wall_ms + figures.get("wall_ms", 0)

@@ -171,7 +171,8 @@ class CampaignRun:
         """Ask the campaign for requests and submit those that are not answered already."""
         if self._must_wait():
             return []
-        pools = (self._farm.pool(p, self._scope.board_id) for p in self._scope.platforms)
+        scope = self._scope
+        pools = (self._farm.pool(p, scope.board_id, scope.choice) for p in scope.platforms)
         boards = len({status.name for pool in pools for status in pool})
         room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._answers.under_way)
         if room <= 0:
@@ -199,7 +200,7 @@ class CampaignRun:
             priority = priority_of(request, self._record.kind, self._request.priority)
             by_priority.setdefault(priority, []).append(request)
         for priority, some in by_priority.items():
-            self._farm.submit(self._record.campaign_id, some, priority)
+            self._farm.submit(self._record.campaign_id, some, priority, self._scope.choice)
 
     async def _receive(self) -> None:
         """Take what arrived, and store answers at least once each `FLUSH_S` seconds."""
@@ -229,12 +230,10 @@ class CampaignRun:
             return
         self._looked_s = now_s
         working = {
-            platform: self._farm.healthy(platform, self._scope.board_id)
+            platform: self._farm.healthy(platform, self._scope.board_id, self._scope.choice)
             for platform in self._answers.platforms_under_way()
         }
-        story = ""
-        if not any(working.values()):
-            story = "; ".join(sorted({s.reason for s in self._farm.boards() if s.reason}))
+        story = "" if any(working.values()) else self._farm.story(self._scope.choice)
         before = self._waits.reason
         self._waits.look(FarmSight(self._farm.backend_state.away, working, story), now_s)
         if self._waits.reason != before:

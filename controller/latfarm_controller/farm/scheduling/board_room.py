@@ -1,6 +1,6 @@
 """Where the boards have room for requests, so that no decision looks at all boards.
 
-Boards that offer the same platforms form a group. Of each group it is known which usable boards
+Boards that serve the same queues form a group. Of each group it is known which usable boards
 have room, by the number of requests that they have, and which are full.
 """
 
@@ -17,16 +17,16 @@ Numbers = list[int]
 
 
 class BoardGroup:
-    """The usable boards that offer the same platforms.
+    """The usable boards that serve the same queues.
 
     Attributes:
-        platforms: these platforms.
+        queues: the names of these queues (`messages.queue_of`).
         room: the boards that may get another request, by the number of requests that they have.
         full: the boards that have as many requests as they may have, and not more.
     """
 
-    def __init__(self, platforms: tuple[str, ...]) -> None:
-        self.platforms = platforms
+    def __init__(self, queues: tuple[str, ...]) -> None:
+        self.queues = queues
         self.room: dict[int, Numbers] = {}
         self.full: Numbers = []
 
@@ -39,8 +39,8 @@ class BoardRoom:
         quiet: ids of the quiet boards.
         stacked: numbers of the usable boards that have more than one request.
         resting: ids of the boards that are to be probed.
-        usable: how many usable boards offer each platform.
-        online: how many boards that are online offer each platform.
+        usable: how many usable boards serve each queue.
+        online: how many boards that are online serve each queue.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -52,7 +52,8 @@ class BoardRoom:
         self.usable: Counter[str] = Counter()
         self.online: Counter[str] = Counter()
         self._groups: dict[tuple[str, ...], BoardGroup] = {}
-        self._by_platform: dict[str, list[BoardGroup]] = {}
+        self._by_queue: dict[str, list[BoardGroup]] = {}
+        self._members: Counter[tuple[str, ...]] = Counter()
         self._places: dict[int, tuple[BoardGroup, Numbers]] = {}
         self._counted: dict[int, tuple[tuple[str, ...], bool, bool]] = {}
 
@@ -62,9 +63,9 @@ class BoardRoom:
         self.known.append(board)
         return board
 
-    def groups(self, platforms: Iterable[str]) -> list[BoardGroup]:
-        """The groups that offer one of these platforms, each once."""
-        found = {id(g): g for name in platforms for g in self._by_platform.get(name, ())}
+    def groups(self, queues: Iterable[str]) -> list[BoardGroup]:
+        """The groups that serve one of these queues, each once."""
+        found = {id(g): g for name in queues for g in self._by_queue.get(name, ())}
         return list(found.values())
 
     def idle(self) -> Numbers:
@@ -86,10 +87,10 @@ class BoardRoom:
 
     def settle(self, board: ScheduledBoard) -> None:
         """Note what has changed about a board."""
-        self._count(board)
         place = self._places.pop(board.number, None)
         if place is not None:
             _take_out(place[0], place[1], board.number)
+        self._count(board)
         self.stacked.discard(board.number)
         if not board.usable:
             return
@@ -97,36 +98,55 @@ class BoardRoom:
         if level > 1:
             self.stacked.add(board.number)
         if level <= depth:
-            group = self._group(board.platforms)
+            group = self._group(board.queues)
             numbers = group.room.setdefault(level, []) if level < depth else group.full
             insort(numbers, board.number)
             self._places[board.number] = (group, numbers)
 
     def _count(self, board: ScheduledBoard) -> None:
-        """Count the board for its platforms, and note whether it is quiet or resting."""
-        now = (board.platforms, board.online, board.usable)
+        """Count the board for its queues, and note whether it is quiet or resting."""
+        now = (board.queues, board.online, board.usable)
         before = self._counted.get(board.number)
         if before != now:
             for sign, counted in ((-1, before), (1, now)):
                 if counted is not None:
-                    platforms, online, usable = counted
-                    for name in platforms:
+                    queues, online, usable = counted
+                    for name in queues:
                         self.online[name] += sign * online
                         self.usable[name] += sign * usable
             self._counted[board.number] = now
+            if before is None or before[0] != now[0]:
+                self._members[now[0]] += 1
+                if before is not None:
+                    self._leave(before[0])
         for names, belongs in (
             (self.quiet, board.quiet),
             (self.resting, board.until_s is not None),
         ):
             (names.add if belongs else names.discard)(board.board_id)
 
-    def _group(self, platforms: tuple[str, ...]) -> BoardGroup:
-        group = self._groups.get(platforms)
+    def _group(self, queues: tuple[str, ...]) -> BoardGroup:
+        group = self._groups.get(queues)
         if group is None:
-            group = self._groups[platforms] = BoardGroup(platforms)
-            for name in dict.fromkeys(platforms):
-                self._by_platform.setdefault(name, []).append(group)
+            group = self._groups[queues] = BoardGroup(queues)
+            for name in dict.fromkeys(queues):
+                self._by_queue.setdefault(name, []).append(group)
         return group
+
+    def _leave(self, queues: tuple[str, ...]) -> None:
+        """A board does not serve these queues any more: forget their group with its last board."""
+        self._members[queues] -= 1
+        if self._members[queues]:
+            return
+        del self._members[queues]
+        group = self._groups.pop(queues, None)
+        for name in dict.fromkeys(queues):
+            others = [other for other in self._by_queue.pop(name, ()) if other is not group]
+            if others:
+                self._by_queue[name] = others
+            for counter in (self.online, self.usable):
+                if not counter[name]:
+                    del counter[name]
 
 
 def _take_out(group: BoardGroup, numbers: Numbers, number: int) -> None:

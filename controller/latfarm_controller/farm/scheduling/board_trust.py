@@ -5,6 +5,7 @@ from __future__ import annotations
 from latfarm_controller.farm.scheduling.messages import (
     CHECKS,
     BoardHeld,
+    BoardPartitioned,
     Instruction,
     ProbeAnswered,
     Quarantine,
@@ -73,6 +74,20 @@ class BoardTrust:
                 if stop or not job.withdrawing:
                     self._out.append(Withdraw(board.board_id, request_id, abort=stop))
                 self._state.withdraw(job)
+
+    def partition(self, event: BoardPartitioned) -> None:
+        """Note to which partitions a board belongs; it gives back what waits and is for others."""
+        board = self._state.boards.get(event.board_id)
+        if board is None:
+            return
+        board.offer(board.platforms, event.partitions)
+        for request_id in board.assigned:
+            job = self._state.jobs.get(request_id)
+            ours = job is not None and job.board == board.board_id
+            if job is None or not ours or job.withdrawing or job.work.queue in board.queues:
+                continue
+            self._state.withdraw(job)
+            self._out.append(Withdraw(board.board_id, request_id))
 
     def _quarantine(self, board: ScheduledBoard, reason: str, now_s: float) -> None:
         board.quarantines += 1

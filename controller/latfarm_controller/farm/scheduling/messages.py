@@ -55,7 +55,8 @@ class Work:
     """A request as the scheduler sees it.
 
     `size_bytes` estimates the size of the built model. `board` is the id of the only board that may
-    run the request; empty: any board that offers the platform.
+    run the request; empty: any board that offers the platform. `partition` names the boards that
+    may run it; empty: all boards.
     """
 
     request_id: str
@@ -65,6 +66,18 @@ class Work:
     size_bytes: int = 0
     settings: Settings = field(default_factory=Settings)
     board: str = ""
+    partition: str = ""
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue in which the request waits, and which its boards serve."""
+        return queue_of(self.platform, self.partition)
+
+
+def queue_of(platform: str, partition: str = "") -> str:
+    """The name of the queue of a platform's requests for one partition, or for all boards."""
+    # No platform's name has a line break.
+    return f"{platform}\n{partition}" if partition else platform
 
 
 # Events
@@ -75,11 +88,21 @@ class BoardJoined:
     """A board is connected and leased.
 
     `quiet`: it measures real time on the controller's own host, which must be idle meanwhile.
+    `partitions`: names of the sets of boards to which it belongs.
     """
 
     board_id: str
     platforms: tuple[str, ...]
     quiet: bool = False
+    partitions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BoardPartitioned:
+    """From now on, a board belongs to these partitions, and to no others."""
+
+    board_id: str
+    partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +231,7 @@ class Tick:
 
 Event = (
     BoardJoined
+    | BoardPartitioned
     | BoardLost
     | LeaseExpired
     | RequestsQueued

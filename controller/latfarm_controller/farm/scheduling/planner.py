@@ -72,7 +72,7 @@ class Planner:
         """The boards with so many requests that may get another, as long as there is one."""
         waiting, room = self._state.waiting, self._state.room
         lists: list[tuple[Numbers, Callable[[], bool]]] = [
-            (group.room[level], partial(_any_of, waiting.ready, group.platforms))
+            (group.room[level], partial(_any_of, waiting.ready, group.queues))
             for group in room.groups(waiting.ready)
             if level in group.room
         ]
@@ -112,7 +112,7 @@ class Planner:
         waiting = self._state.waiting
         queues = [waiting.pinned[board.board_id]] if board.board_id in waiting.pinned else []
         if not board.held:  # a board that is held may only run what asks for it
-            queues += [waiting.ready[name] for name in board.platforms if name in waiting.ready]
+            queues += [waiting.ready[name] for name in board.queues if name in waiting.ready]
         for request_id in in_order(queues):
             job = self._state.jobs[request_id]
             if self._may(board, job):
@@ -259,13 +259,13 @@ class Planner:
                 break
             model = self._state.models[job.work.model]
             fits = held_bytes + model.size_bytes <= self._policy.held_bytes
-            # The limit on bytes does not hold for a platform that has no model, nor for a job more
-            # urgent than all whose models its platform has: the room might never become free,
+            # The limit on bytes does not hold for a queue that has no model, nor for a job more
+            # urgent than all whose models its queue has: the room might never become free,
             # because those that hold it might wait for this job.
-            starved = job.priority > fed.get(job.work.platform, job.priority - 1)
+            starved = job.priority > fed.get(job.work.queue, job.priority - 1)
             if model.spec in wanted or not (fits or starved):
                 continue
-            fed[job.work.platform] = max(job.priority, fed.get(job.work.platform, job.priority))
+            fed[job.work.queue] = max(job.priority, fed.get(job.work.queue, job.priority))
             held_bytes += model.size_bytes
             wanted[model.spec] = model
             if len(wanted) >= self._policy.batch_models * self._state.build_slots:
@@ -302,23 +302,23 @@ class Planner:
         """
         urgent = max(job.priority for job in jobs)
         room, waiting = self._state.room, self._state.waiting
-        for platform in {job.work.platform for job in jobs}:
-            if any(group.room for group in room.groups([platform])):
+        for queue in {job.work.queue for job in jobs}:
+            if any(group.room for group in room.groups([queue])):
                 return False
-            ready = waiting.ready.get(platform, ())
-            if len(ready) < max(1, room.usable[platform]):
+            ready = waiting.ready.get(queue, ())
+            if len(ready) < max(1, room.usable[queue]):
                 return False
-            if urgent > waiting.ready[platform].priority:
+            if urgent > waiting.ready[queue].priority:
                 return False
         return True
 
 
 def _serves(board: ScheduledBoard, job: ScheduledJob) -> bool:
-    """Whether the job may go to the board at all: platform, standing, and the board it asks for."""
+    """Whether the job may go to the board at all: queue, standing, and the board it asks for."""
     work = job.work
     if board.held and not (board.checking and work.purpose in CHECKS and work.board):
         return False
-    return work.platform in board.platforms and work.board in ("", board.board_id)
+    return work.queue in board.queues and work.board in ("", board.board_id)
 
 
 def _any_of(queues: Queues, names: Iterable[str]) -> bool:

@@ -51,12 +51,20 @@ class RequestLifecycle:
         job = self._state.jobs.get(work.request_id)
         if job is None:
             self._state.add(work, campaign_id, priority)
+        elif job.work.partition != work.partition:
+            # The answer may come from a board that this campaign may not use.
+            self._state.later.setdefault(work.request_id, []).append((campaign_id, work, priority))
         else:
             highest = max(priority, job.owners.get(campaign_id, priority))
             self._state.change_owner(job, campaign_id, highest)
 
     def cancel(self, campaign_id: str) -> None:
         """Forget the requests of a campaign for which no other campaign waits."""
+        for request_id, waiting in list(self._state.later.items()):
+            left = [each for each in waiting if each[0] != campaign_id]
+            self._state.later[request_id] = left
+            if not left:
+                del self._state.later[request_id]
         for job in [job for job in self._state.jobs.values() if campaign_id in job.owners]:
             self._state.change_owner(job, campaign_id, None)
             if job.owners:
@@ -182,7 +190,10 @@ class RequestLifecycle:
         self.deliver(job, measurement, "")
 
     def _forget(self, job: ScheduledJob) -> None:
-        self._drop_unneeded(self._state.remove(job))
+        model = self._state.remove(job)
+        for campaign_id, work, priority in self._state.later.pop(job.work.request_id, ()):
+            self.submit(campaign_id, work, priority)
+        self._drop_unneeded(model)
 
     def _drop_unneeded(self, model: ScheduledModel) -> None:
         if model.jobs or model.building or model.spec not in self._state.models:

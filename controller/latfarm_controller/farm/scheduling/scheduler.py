@@ -15,6 +15,9 @@ It promises, whatever the order of events:
   that it runs, until its deadline if it has one; a quarantined board is stopped.
 - An unproven board gets only the requests of its health check. How these end changes nothing about
   its failures in a row: whoever asked for them judges the board.
+- A request for one partition runs on no board outside it, and is not answered by one. A campaign
+  that asks the same for another partition gets an answer of its own, later. A board that leaves a
+  partition finishes what it runs, and gives back what waits.
 - Requests with a higher priority go first. Campaigns of one priority get equal shares of the time
   of boards, however many requests they submit and however long these take (`board_time`).
 - Nothing is built while a quiet board measures, and a quiet board measures nothing while something
@@ -41,6 +44,7 @@ from latfarm_controller.farm.scheduling.messages import (
     BoardHeld,
     BoardJoined,
     BoardLost,
+    BoardPartitioned,
     BuildersChanged,
     BuildFailed,
     BuildReady,
@@ -56,6 +60,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Standing,
     Withdraw,
     Withdrawn,
+    queue_of,
 )
 from latfarm_controller.farm.scheduling.planner import Planner
 from latfarm_controller.farm.scheduling.requests import RequestLifecycle
@@ -102,12 +107,13 @@ class Scheduler:
         """The models that open requests need."""
         return self._state.models.keys()
 
-    def usable_boards(self, platform: str) -> list[str]:
-        """The ids of the boards that may get requests for this platform now."""
+    def usable_boards(self, platform: str, partition: str = "") -> list[str]:
+        """The ids of the boards that may get requests for a platform and partition now."""
+        queue = queue_of(platform, partition)
         return [
             board.board_id
             for board in self._state.boards.values()
-            if board.usable and not board.held and platform in board.platforms
+            if board.usable and not board.held and queue in board.queues
         ]
 
     def board(self, board_id: str) -> ScheduledBoard | None:
@@ -144,6 +150,8 @@ class Scheduler:
                 self._state.shares.forget(event.campaign_id)
             case BoardHeld():
                 self._trust.hold(event)
+            case BoardPartitioned():
+                self._trust.partition(event)
         board = self._state.boards.get(getattr(event, "board_id", ""))
         if board is not None:
             self._state.settle(board)
@@ -152,7 +160,8 @@ class Scheduler:
         board = self._state.board(event.board_id)
         # If the loss of the board was not told, its new connection still has an empty queue.
         self._requests.return_all(board)
-        board.platforms, board.quiet, board.online = event.platforms, event.quiet, True
+        board.offer(event.platforms, event.partitions)
+        board.quiet, board.online = event.quiet, True
         board.probing = False
 
     def _lost(self, event: BoardLost, now_s: float) -> None:
@@ -193,7 +202,8 @@ class Scheduler:
             self._judge(board, event, failed=failed, expected=expected, now_s=now_s)
         if job is not None and expected:
             self._state.settle_cost(job, event.busy_ms)
-        if job is None or (failed and not expected):
+        foreign = job is not None and board is not None and job.work.queue not in board.queues
+        if job is None or (failed and not expected) or (foreign and not expected):
             self._forget(event)
             return
         if expected and not failed and board is not None and _distrusted(board, job):
@@ -217,6 +227,10 @@ class Scheduler:
         job = self._state.jobs.get(event.measurement.request_id)
         if job is None:
             return
+        if job.work.partition:
+            board = self._state.boards.get(event.measurement.board_id)
+            if board is None or job.work.queue not in board.queues:
+                return
         if job.board:
             self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
         self._requests.deliver(job, event.measurement, "")

@@ -37,6 +37,8 @@ class SchedulerState:
         waiting: the queued requests.
         room: where boards have room.
         held_bytes: the bytes of all models that are built or being built.
+        later: requests that wait until the one of the same id, which is for other boards, has been
+            answered: the campaign, the request and its priority, by the id.
         withdrawing: ids of the requests that their boards were asked to give back.
         build_slots: how many builds may run at once now; 0: nothing can be built.
         builders_starting: whether what builders need is being started, which keeps this host busy.
@@ -52,6 +54,7 @@ class SchedulerState:
         self.waiting = WaitingJobs(self.shares)
         self.room = BoardRoom(policy)
         self.held_bytes = 0
+        self.later: dict[str, list[tuple[str, Work, int]]] = {}
         self.withdrawing: set[str] = set()
         self.build_slots = policy.build_slots
         self.builders_starting = False
@@ -104,7 +107,7 @@ class SchedulerState:
         """Give a queued request to a board."""
         self.waiting.remove(job, self.models[job.work.model])
         job.board = board.board_id
-        account, boards = job.account, self.room.usable[job.work.platform]
+        account, boards = job.account, self.room.usable[job.work.queue]
         job.charged = (account, self.shares.charge(account, board.platforms, boards))
         board.assigned.append(job.work.request_id)
         self.room.settle(board)
@@ -166,7 +169,7 @@ class SchedulerState:
         del self.models[model.spec]
 
     def fed(self) -> dict[str, int]:
-        """For each platform, the highest priority of its requests whose models are held."""
+        """For each queue, the highest priority of its requests whose models are held."""
         return {name: max(counted) for name, counted in self._fed.items()}
 
     # Boards
@@ -254,13 +257,13 @@ class SchedulerState:
             self.waiting.place(job, self.models[job.work.model], self.now_s)
 
     def _count(self, job: ScheduledJob, sign: int) -> None:
-        """Count a request by its priority, and for its platform if its model is held."""
+        """Count a request by its priority, and for its queue if its model is held."""
         _add(self._priorities, job.priority, sign)
         if self.models[job.work.model].held:
-            fed = self._fed.setdefault(job.work.platform, Counter())
+            fed = self._fed.setdefault(job.work.queue, Counter())
             _add(fed, job.priority, sign)
             if not fed:
-                del self._fed[job.work.platform]
+                del self._fed[job.work.queue]
 
 
 def _add(counter: Counter[int], key: int, sign: int) -> None:

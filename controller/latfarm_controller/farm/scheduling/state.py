@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from latfarm_controller.farm.scheduling.board_time import Account
-from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work
+from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work, queue_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ class ScheduledBoard:
         board_id: its id.
         number: its place in the order in which boards became known.
         platforms: names of the platforms that it offers.
+        queues: names of the queues that it serves: those of its platforms, for all boards and for
+            each of its partitions. Set both with `offer`.
         quiet: whether the controller's host must be idle while it measures.
         online: whether it is connected and leased.
         assigned: ids of the requests that it has, in the order of dispatch.
@@ -129,6 +131,7 @@ class ScheduledBoard:
     board_id: str
     number: int
     platforms: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
     quiet: bool = False
     online: bool = False
     assigned: list[str] = field(default_factory=list)
@@ -138,6 +141,12 @@ class ScheduledBoard:
     probing: bool = False
     standing: Standing = Standing.WORKING
     checking: bool = False
+
+    def offer(self, platforms: tuple[str, ...], partitions: tuple[str, ...]) -> None:
+        """Note which platforms the board offers, and to which partitions it belongs."""
+        self.platforms = platforms
+        limited = (queue_of(name, part) for part in partitions for name in platforms)
+        self.queues = (*platforms, *limited)
 
     @property
     def held(self) -> bool:

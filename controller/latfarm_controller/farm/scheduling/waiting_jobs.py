@@ -2,9 +2,10 @@
 
 A queued request is in one of these places:
 
-- `ready`: its model is built and it may be tried now; one queue for each platform,
+- `ready`: its model is built and it may be tried now; one queue for each platform, and for each
+  partition of its boards,
 - `pinned`: the same, for requests that ask for one board; one queue for each board,
-- `unbuilt`: it waits for its model, whose build may begin now; one queue for each platform,
+- `unbuilt`: it waits for its model, whose build may begin now; queues as above,
 - in none of them: its model is being built, or its time has not come.
 """
 
@@ -95,7 +96,7 @@ class JobQueue:
 
 
 Queues = dict[str, JobQueue]
-"""Queues by the name of a platform or the id of a board; none of them is empty."""
+"""Queues by their names (`messages.queue_of`) or the id of a board; none of them is empty."""
 
 
 class WaitingJobs:
@@ -105,9 +106,9 @@ class WaitingJobs:
         shares: how much board time campaigns got.
 
     Attributes:
-        ready: the requests of each platform that a board may run now.
+        ready: the requests that a board may run now, by `Work.queue`.
         pinned: the requests of each board that ask for it and that it may run now.
-        unbuilt: the requests of each platform whose models may be built now.
+        unbuilt: the requests whose models may be built now, by `Work.queue`.
     """
 
     def __init__(self, shares: BoardTimeShares) -> None:
@@ -136,11 +137,11 @@ class WaitingJobs:
             return
         work = job.work
         if model.ready:
-            queues, name = (self.pinned, work.board) if work.board else (self.ready, work.platform)
+            queues, name = (self.pinned, work.board) if work.board else (self.ready, work.queue)
         elif model.building or model.not_before_s > now_s:
             return
         else:
-            queues, name = self.unbuilt, work.platform
+            queues, name = self.unbuilt, work.queue
             insort(self._sizes, model.size_bytes)
         if name not in queues:
             queues[name] = JobQueue(self._shares)

@@ -22,6 +22,12 @@ from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
+from latfarm_controller.farm.supervision.board_decisions import (
+    MAINTENANCE,
+    RESERVED,
+    story,
+    told,
+)
 from latfarm_controller.farm.supervision.drift import DriftAlarm
 from latfarm_controller.farm.supervision.identity_log import FARM, IdentityLog
 from latfarm_controller.farm.supervision.sentinel_history import (
@@ -31,10 +37,10 @@ from latfarm_controller.farm.supervision.sentinel_history import (
 )
 from latfarm_controller.store.base import BoardEvent, Store
 
-# The values of `event` in a stored BoardEvent: four decisions, then five notices.
+# The values of `event` in a stored BoardEvent: three decisions, then five notices. Two more
+# decisions are in `board_decisions`.
 DRAINED = "drained"
 QUARANTINED = "quarantined"
-RESERVED = "reserved"
 RESUMED = "resumed"
 CHECK_FAILED = "check_failed"
 DRIFTED = "drifted"
@@ -51,6 +57,7 @@ CUSUM = "cusum"
 _STANDINGS = {
     DRAINED: Standing.DRAINING,
     RESERVED: Standing.DRAINING,
+    MAINTENANCE: Standing.DRAINING,
     QUARANTINED: Standing.QUARANTINED,
 }
 
@@ -94,7 +101,7 @@ class BoardSupervisor:
         self.when_decided: Callable[[str], None] | None = None  # called with the name of a board
         for name in self._last:
             if self.standing(name) is not Standing.WORKING:
-                farm.hold(name, self.standing(name))
+                farm.hold(name, self.standing(name), why=self.told(name))
         farm.listen_to_boards(self)
 
     def standing(self, name: str) -> Standing:
@@ -105,6 +112,16 @@ class BoardSupervisor:
     def why(self, name: str) -> BoardEvent | None:
         """The decision by which a board is drained or quarantined; None if it works."""
         return self._last.get(name) if self.standing(name) is not Standing.WORKING else None
+
+    def told(self, name: str) -> str:
+        """Whether a board works, and why not, for people."""
+        why = self.why(name)
+        return str(self.standing(name)) if why is None else told(why) or str(self.standing(name))
+
+    @property
+    def decisions(self) -> Mapping[str, BoardEvent]:
+        """The last decision about each board, by its name; it changes with each decision."""
+        return self._last
 
     def held(self) -> list[BoardEvent]:
         """The decisions by which boards are drained, reserved or quarantined."""
@@ -124,7 +141,7 @@ class BoardSupervisor:
 
         Args:
             name: of the board.
-            event: one of the four decisions.
+            event: one of the five decisions.
             reason: why.
             actor: who decides.
             details: figures to store with the decision.
@@ -151,7 +168,7 @@ class BoardSupervisor:
         """
         async with self._deciding:
             standing, last = self.standing(name), self._last.get(name)
-            again = deadline_s or (last is not None and last.event == RESERVED)
+            again = deadline_s or (last is not None and last.event in (RESERVED, MAINTENANCE))
             if standing is Standing.WORKING or (again and standing is Standing.DRAINING):
                 until_s = self._clock_s() + deadline_s if deadline_s else None
                 details = {} if until_s is None else {DEADLINE: until_s}
@@ -293,7 +310,8 @@ class BoardSupervisor:
         deadline = self.deadlines.pop(event.board, None)
         if deadline is not None:
             deadline.cancel()
-        self._farm.hold(event.board, self.standing(event.board))
+        standing = self.standing(event.board)
+        self._farm.hold(event.board, standing, why=story(event) or str(standing))
         if self.when_decided is not None:
             self.when_decided(event.board)
         logger.warning(

@@ -21,9 +21,9 @@ from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.boards.interfaces import BoardRestarted
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
+from latfarm_controller.farm.supervision.board_decisions import MAINTENANCE, RESERVED
 from latfarm_controller.farm.supervision.board_supervisor import (
     QUARANTINED,
-    RESERVED,
     BoardSupervisor,
 )
 from latfarm_controller.farm.supervision.health_check import RESTS, CheckedBoard, HealthChecks
@@ -181,12 +181,13 @@ class RecoveryCrew:
     def decided(self, name: str) -> None:
         """People or a drift of the sentinel decided about a board.
 
-        After a quarantine or a reservation, in which somebody may have changed it, it is checked.
+        After a quarantine, a reservation or a maintenance window, in which somebody may have
+        changed it, it is checked.
         """
         standing, why = self._desk.standing(name), self._desk.why(name)
         self._cancel(self._stepping, name)
         self._tell(Excluded(name))
-        if why is not None and why.event in (QUARANTINED, RESERVED):
+        if why is not None and why.event in (QUARANTINED, RESERVED, MAINTENANCE):
             self._farm.monitor.prove(name, proven=False)
         if standing is not Standing.WORKING:
             self._cancel(self._checking, name)

@@ -10,16 +10,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.background import LoggedTasks
-from latfarm_controller.farm.supervision.board_supervisor import RESERVED, RESUMED, BoardSupervisor
+from latfarm_controller.farm.supervision.board_decisions import (
+    ENDS,
+    RESERVED,
+    UNTIL,
+    told,
+    until_s,
+)
+from latfarm_controller.farm.supervision.board_supervisor import RESUMED, BoardSupervisor
 from latfarm_controller.farm.supervision.identity_log import FARM
 from latfarm_controller.store.base import BoardEvent
 
-UNTIL = "until_s"
-"""Detail of a reservation: the Unix time at which it ends."""
 LONGEST_S = 90 * 86_400.0
 """Longest reservation, in seconds."""
 
@@ -61,8 +65,7 @@ class Reservations:
             )
         why = self._desk.why(name)
         if why is not None and (why.event != RESERVED or why.actor != user):
-            told = _told(why) if why.event == RESERVED else str(self._desk.standing(name))
-            raise FarmError(f"board {name} cannot be reserved: it is {told}")
+            raise FarmError(f"board {name} cannot be reserved: it is {self._desk.told(name)}")
         await self._desk.decide(name, RESERVED, reason, user, {UNTIL: until_s})
         found = self._desk.why(name)
         if found is not None:
@@ -79,7 +82,7 @@ class Reservations:
             raise FarmError(f"board {name} is not reserved")
         if why.actor != user:
             raise FarmError(
-                f"board {name} is {_told(why)}, and not by {user}; to end that in spite of it: "
+                f"board {name} is {told(why)}, and not by {user}; to end that in spite of it: "
                 f"latfarm boards resume {name}"
             )
         await self._end(why, f"released by {user}", user)
@@ -96,29 +99,16 @@ class Reservations:
         if before is not None:
             before.cancel()
         if event.event == RESERVED:
-            wait_s = max(0.0, float(event.details.get(UNTIL, 0.0)) - self._clock_s())
+            wait_s = max(0.0, until_s(event) - self._clock_s())
             loop = asyncio.get_running_loop()
             self._timers[event.board] = loop.call_later(wait_s, self._expired, event)
 
     def _expired(self, event: BoardEvent) -> None:
         self._timers.pop(event.board, None)
-        told = f"the reservation by {event.actor} has ended"
-        self._tasks.start(self._end(event, told, FARM))
+        reason = f"the reservation by {event.actor} has ended"
+        self._tasks.start(self._end(event, reason, FARM))
 
     async def _end(self, event: BoardEvent, reason: str, actor: str) -> None:
         """Let a board work again, unless something else was decided about it meanwhile."""
-        await self._desk.decide(event.board, RESUMED, reason, actor, instead_of=event)
-
-
-def _told(event: BoardEvent) -> str:
-    """A reservation in words: by whom and until when."""
-    until_s = float(event.details.get(UNTIL, 0.0))
-    until = datetime.fromtimestamp(until_s).astimezone().isoformat(" ", "minutes")
-    return f"reserved by {event.actor} until {until}"
-
-
-def reserved(event: BoardEvent) -> str:
-    """Why a board is reserved, for people; empty if the event is no reservation."""
-    if event.event != RESERVED:
-        return ""
-    return f"{_told(event)}: {event.reason}" if event.reason else _told(event)
+        details = {ENDS: RESERVED}
+        await self._desk.decide(event.board, RESUMED, reason, actor, details, instead_of=event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ class Answering:
     def __init__(self, state: str = "") -> None:
         self.state = state
 
-    def platforms(self) -> list[PlatformSummary]:
+    def platforms(self, tags: Sequence[str]) -> list[PlatformSummary]:
         return [
             PlatformSummary("toy-fp32", boards=("local",), available=True),
             PlatformSummary("far-fp32", boards=("pixel4",), available=True),

@@ -25,6 +25,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Dispatch,
     Event,
     ForgetResult,
+    Instruction,
     LeaseExpired,
     ModelSpec,
     Probe,
@@ -108,56 +109,59 @@ class World(RuleBasedStateMachine):
 
     def send(self, *events: Event) -> None:
         for instruction in self.scheduler.handle(self.now, *events):
-            match instruction:
-                case Dispatch(board_id, request_id, model):
-                    work = self.works[request_id]
-                    assert self.online[board_id]
-                    assert board_id not in self.quarantined
-                    assert work.platform in BOARDS[board_id][0]
-                    assert work.board in ("", board_id)
-                    assert model == work.model
-                    assert model in self.ready
-                    for name, queue in self.at.items():
-                        # Elsewhere only what is being stopped, its answer having come late.
-                        assert request_id not in queue or (name, request_id) in self.stale
-                    assert request_id not in self.at[board_id]
-                    assert any(self.wanted[c, request_id] for c in CAMPAIGNS)
-                    if BOARDS[board_id][1]:
-                        assert not self.builds
-                        assert not self.starting
-                    self.at[board_id].append(request_id)
-                case Withdraw():
-                    if instruction.request_id in self.at[instruction.board_id]:
-                        self.withdrawals.append(instruction)
-                        if instruction.abort:
-                            self.stale.add((instruction.board_id, instruction.request_id))
-                case Build(models):
-                    assert models
-                    assert len(self.builds) < self.slots
-                    assert not any(
-                        queue and BOARDS[name][1] and self.online[name]
-                        for name, queue in self.at.items()
-                    )
-                    assert not self.ready.intersection(models)
-                    assert not any(batch.intersection(models) for batch in self.builds)
-                    self.builds.append(set(models))
-                case Deliver(campaign_id, measurement):
-                    key = (campaign_id, measurement.request_id)
-                    self.delivered[key] += 1
-                    assert self.delivered[key] <= self.wanted[key], f"{key} twice, or unasked"
-                case Release(model):
-                    self.ready.remove(model)
-                case Quarantine(board_id, until_s):
-                    assert until_s > self.now
-                    self.quarantined.add(board_id)
-                case Probe(board_id):
-                    assert self.online[board_id]
-                    assert board_id in self.quarantined
-                    self.probed.add(board_id)
-                case RetryAfter(_, at_s):
-                    assert at_s > self.now
-                case ForgetResult():
-                    pass
+            self.take(instruction)
+
+    def take(self, instruction: Instruction) -> None:
+        match instruction:
+            case Dispatch(board_id, request_id, model):
+                work = self.works[request_id]
+                assert self.online[board_id]
+                assert board_id not in self.quarantined
+                assert work.platform in BOARDS[board_id][0]
+                assert work.board in ("", board_id)
+                assert model == work.model
+                assert model in self.ready
+                for name, queue in self.at.items():
+                    # Elsewhere only what is being stopped, its answer having come late.
+                    assert request_id not in queue or (name, request_id) in self.stale
+                assert request_id not in self.at[board_id]
+                assert any(self.wanted[c, request_id] for c in CAMPAIGNS)
+                if BOARDS[board_id][1]:
+                    assert not self.builds
+                    assert not self.starting
+                self.at[board_id].append(request_id)
+            case Withdraw():
+                if instruction.request_id in self.at[instruction.board_id]:
+                    self.withdrawals.append(instruction)
+                    if instruction.abort:
+                        self.stale.add((instruction.board_id, instruction.request_id))
+            case Build(models):
+                assert models
+                assert len(self.builds) < self.slots
+                assert not any(
+                    queue and BOARDS[name][1] and self.online[name]
+                    for name, queue in self.at.items()
+                )
+                assert not self.ready.intersection(models)
+                assert not any(batch.intersection(models) for batch in self.builds)
+                self.builds.append(set(models))
+            case Deliver(campaign_id, measurement):
+                key = (campaign_id, measurement.request_id)
+                self.delivered[key] += 1
+                assert self.delivered[key] <= self.wanted[key], f"{key} twice, or unasked"
+            case Release(model):
+                self.ready.remove(model)
+            case Quarantine(board_id, until_s):
+                assert until_s > self.now
+                self.quarantined.add(board_id)
+            case Probe(board_id):
+                assert self.online[board_id]
+                assert board_id in self.quarantined
+                self.probed.add(board_id)
+            case RetryAfter(_, at_s):
+                assert at_s > self.now
+            case ForgetResult():
+                pass
 
     @rule(
         campaign=st.sampled_from(CAMPAIGNS),
@@ -177,7 +181,9 @@ class World(RuleBasedStateMachine):
             if self.wanted[key] > self.delivered[key]:
                 continue  # a driver does not ask again for what is under way
             model = ModelSpec(graph, "onnx", "fp32")
-            work = Work(request_id, platform, model, "kernel", MODEL_BYTES[graph], board=board)
+            size = MODEL_BYTES[graph]
+            part = self.partition(campaign)
+            work = Work(request_id, platform, model, "kernel", size, board=board, partition=part)
             self.works[request_id] = work
             self.wanted[key] += 1
             works.append(work)
@@ -190,10 +196,21 @@ class World(RuleBasedStateMachine):
         self.join(data.draw(st.sampled_from(self._names("offline"))))
 
     def join(self, board: str) -> None:
-        platforms, quiet = BOARDS[board]
         self._gone(board)
         self.online[board] = True
-        self.send(BoardJoined(board, platforms, quiet))
+        self.send(self.joined(board))
+
+    def joined(self, board: str) -> BoardJoined:
+        """How a board joins."""
+        platforms, quiet = BOARDS[board]
+        return BoardJoined(board, platforms, quiet)
+
+    def partition(self, _campaign: str) -> str:
+        """Which boards a campaign may use; empty: all."""
+        return ""
+
+    def result(self, board: str, request_id: str, outcome: Outcome) -> None:
+        self.send(ResultReceived(board, answer(request_id, outcome)))
 
     def _gone(self, board: str) -> None:
         if self.at[board]:
@@ -228,7 +245,7 @@ class World(RuleBasedStateMachine):
         self.withdrawals = [
             w for w in self.withdrawals if (w.board_id, w.request_id) != (board, request_id)
         ]
-        self.send(ResultReceived(board, answer(request_id, outcome)))
+        self.result(board, request_id, outcome)
 
     @precondition(lambda self: self.limbo)
     @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)))
@@ -237,7 +254,7 @@ class World(RuleBasedStateMachine):
         self.limbo.remove((board, request_id))
         if request_id in self.at[board]:
             return  # it came back to the same board: that one's answer counts
-        self.send(ResultReceived(board, answer(request_id, outcome)))
+        self.result(board, request_id, outcome)
 
     @precondition(lambda self: self.withdrawals)
     @rule(data=st.data())

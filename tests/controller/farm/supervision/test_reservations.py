@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 from latfarm_controller.errors import FarmError, UsageError
 from latfarm_controller.farm.scheduling.messages import Standing
+from latfarm_controller.farm.supervision.board_decisions import story
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
-from latfarm_controller.farm.supervision.reservations import LONGEST_S, Reservations, reserved
+from latfarm_controller.farm.supervision.reservations import LONGEST_S, Reservations
 from latfarm_controller.store.duckdb import DuckDBStore
 
 from tests.controller.farm.conftest import Lab, collect, until
@@ -90,7 +91,7 @@ def test_a_forgotten_reservation_ends_by_itself_also_after_a_restart(
 
     asyncio.run(forget())
     (event,) = store.board_events("a")
-    assert reserved(event).startswith("reserved by ada until 1970-01-12")
+    assert story(event).startswith("reserved by ada until 1970-01-12")
     asyncio.run(come_back())
     ended, _ = store.board_events("a")
     assert (ended.event, ended.actor) == ("resumed", "farm")
