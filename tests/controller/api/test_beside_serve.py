@@ -13,7 +13,7 @@ from tests.controller.reports.toy import PLATFORM
 from tests.controller.training.toy_home import ToyHome, asked_networks, more_depthwise
 from tests.integration.conftest import Shell, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("command")]
 
 
 @pytest.fixture(scope="module")
