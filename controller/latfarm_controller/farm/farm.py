@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from latfarm_predictors.graph.hash import hash_of
@@ -199,6 +199,10 @@ class Farm:
         """
         return self._boards.pool(platform, board_id)
 
+    def pool_size(self, platforms: Iterable[str], board_id: str = "") -> int:
+        """How many boards `pool` has for some platforms together, without copies of them."""
+        return self._boards.size(platforms, board_id)
+
     def healthy(self, platform: str, board_id: str = "") -> bool:
         """Whether a connected board of a pool works, neither quarantined nor on probation.
 
@@ -210,7 +214,7 @@ class Farm:
 
     def quiet(self, platform: str) -> bool:
         """Whether a board of the pool runs on this host and needs it idle while it measures."""
-        return any(status.quiet for status in self.pool(platform))
+        return self._boards.quiet(platform)
 
     def board_id(self, name: str) -> str:
         """The id of a board by its name; empty if the board has never been connected."""

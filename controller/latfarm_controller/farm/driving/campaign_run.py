@@ -171,8 +171,7 @@ class CampaignRun:
         """Ask the campaign for requests and submit those that are not answered already."""
         if self._must_wait():
             return []
-        pools = (self._farm.pool(p, self._scope.board_id) for p in self._scope.platforms)
-        boards = len({status.name for pool in pools for status in pool})
+        boards = self._farm.pool_size(self._scope.platforms, self._scope.board_id)
         room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._answers.under_way)
         if room <= 0:
             return []
