@@ -6,7 +6,8 @@ Each row starts simulated boards and a controller of its own on the same two cor
 campaign of small models: on one rack (`latfarm-agent rack`), or on real agent processes. Use a
 quiet machine: a row is invalid if other programs, or the hypervisor, took more than 5 % of the two
 cores. `--rows` chooses rows, `--seconds` says how long each campaign keeps its boards busy, and
-`--quick` is a check of the benchmark itself.
+`--quick` is a check of the benchmark itself. With `--write`, each row is written as soon as it has
+ended, and valid rows that the file has are not run again.
 
 The columns: utilisation is the nominal measuring time divided by the number of boards and by the
 time from the first to the last start of a measurement. The CPU time of the controller's side is
@@ -65,7 +66,7 @@ QUICK_ROWS = (
 CORES = 2
 """Number of cores that controller and boards share."""
 
-SECONDS, QUICK_SECONDS = 60.0, 0.5
+SECONDS, QUICK_SECONDS = 90.0, 0.5
 """How long each campaign keeps its boards busy, in seconds."""
 
 
