@@ -32,6 +32,7 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         self.measured: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
+        self._token = 0
         self._works: set[asyncio.Task[object]] = set()
 
     def claim(self, board_id: str) -> None:
@@ -65,6 +66,7 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
 
     async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Any) -> Any:
         lease = await self._passed("AcquireLease", request, context)
+        self._token = lease.token
         self.lease(lease)
         return lease
 
@@ -99,10 +101,11 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         async for event in self._measured(self._agent.Profile(request), context):
             yield event
 
-    def cut(self) -> None:
-        """Cut the streams over which work is given now."""
+    async def reboot(self) -> None:
+        """Cut the streams over which work is given now, and forget the lease."""
         for task in tuple(self._works):
             task.cancel()
+        await self._agent.ReleaseLease(pb.ReleaseLeaseRequest(token=self._token))
 
     async def Work(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         call = self._agent.Work()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,7 +84,8 @@ async def watched(
     folder: Path,
     boards: list[BoardEntry],
     lie: Callable[[dict[str, LyingAgent]], object],
-    on_hook: Callable[[dict[str, LyingAgent]], object] = lambda _: None,
+    on_hook: Callable[[dict[str, LyingAgent]], Awaitable[object]] | None = None,
+    lease_ms: int = 60_000,
 ) -> AsyncIterator[Watched]:
     """A farm of these boards with a crew.
 
@@ -93,11 +94,12 @@ async def watched(
         boards: the boards.
         lie: makes boards lie before they join.
         on_hook: called when the reboot hook of a board is run.
+        lease_ms: duration of a lease; a board that forgets its lease is noticed after a third.
     """
     command = Hook(("true",))
     hooks = BoardHooks(reboot=command)
     hooked: list[str] = []
-    settings = ShardSettings("test", lease_ms=60_000, retry_s=0.05)
+    settings = ShardSettings("test", lease_ms=lease_ms, retry_s=0.05)
     async with AsyncExitStack() as stack:
         agents = {entry.name: LyingAgent(entry.address) for entry in boards}
         lie(agents)
@@ -109,7 +111,8 @@ async def watched(
         async def run_hook(hook: Hook, board: str, action: str) -> HookOutcome:
             assert hook == command
             hooked.append(f"{action} {board}")
-            on_hook(agents)
+            if on_hook is not None:
+                await on_hook(agents)
             return HookOutcome(True, "done")
 
         store = stack.enter_context(DuckDBStore(folder / "store.duckdb"))
@@ -217,13 +220,14 @@ def test_the_crew_climbs_the_ladder_of_a_real_board(
     def heal(agents: dict[str, LyingAgent]) -> None:
         agents[name].result = lambda _: None
 
-    def reboot(agents: dict[str, LyingAgent]) -> None:
+    async def reboot(agents: dict[str, LyingAgent]) -> None:
         heal(agents)
         agents[name].describe = lambda message: setattr(message.board, "boot_id", "second")
-        agents[name].cut()
+        await agents[name].reboot()
 
     async def play() -> None:
-        async with watched(tmp_path, boards[:2], lie, reboot) as made:
+        lease_ms = 15_000 if heals == "reboot" else 60_000
+        async with watched(tmp_path, boards[:2], lie, reboot, lease_ms) as made:
             await made.until(lambda: "recovered" in made.told(name))
             assert made.farm.state().boards[name] == "ready"
             record = await Driver(made.store, made.farm).run(FarmCampaign(COUNT), RECORD)
