@@ -82,9 +82,6 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
     async def UploadBlob(self, messages: AsyncIterator[Any], context: Any) -> Any:
         return await self._passed("UploadBlob", messages, context)
 
-    async def ListResults(self, request: pb.ListResultsRequest, context: Any) -> Any:
-        return await self._passed("ListResults", request, context)
-
     async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Any) -> Any:
         return await self._passed("Acknowledge", request, context)
 
