@@ -262,4 +262,4 @@ bench-scheduler: setup ## what the scheduler costs for each measurement, on 8 to
 	@$(BIN)/python -m benchmarks.scheduler $(BENCH_FLAGS)
 
 bench-work-stream: setup ## processor time of a measurement by plain calls and on one stream; a quiet machine, please
-	@$(BIN)/python -m benchmarks.work_stream $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks.work_stream $(or $(BENCH_FLAGS),--write benchmarks/work_stream.json)

@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 
+from benchmarks.farm.agents import end_process, start_agents, wait_for_file
 from benchmarks.farm.figures import FarmRow
 
 PLATFORM = "farm-bench"
@@ -22,9 +21,6 @@ PLATFORM = "farm-bench"
 
 PROFILE = {"platform": PLATFORM, "noise": 0.01, "overhead_ms": 0.01}
 """The boards: `make bench-farm` is about the farm, and not about what they compute."""
-
-START_S = 300.0
-"""Longest time in seconds until all boards serve."""
 
 
 @dataclass(frozen=True)
@@ -49,40 +45,28 @@ class StartedBoards:
 
 
 @contextmanager
-def started_boards(row: FarmRow, folder: Path) -> Iterator[StartedBoards]:
-    """Start the boards of a row; they end with the block."""
+def started_boards(row: FarmRow, folder: Path, controller: str = "") -> Iterator[StartedBoards]:
+    """Start the boards of a row; they end with the block.
+
+    Args:
+        row: the row.
+        folder: its folder.
+        controller: `host:port` that boards call which dial in.
+    """
     inventory, state_dir = folder / "boards.json", folder / "boards"
     profile = folder / "profile.json"
     with ExitStack() as stack:
         if row.processes:
             profile.write_text(json.dumps({**PROFILE, "measure_ms": row.measuring_ms}), "utf-8")
-            pids = _agents(stack, row, inventory, state_dir, profile)
+            pids = start_agents(stack, row, folder, profile, controller)
         else:
             profile.write_text(json.dumps(PROFILE), "utf-8")
             pids = _rack(stack, row, inventory, state_dir, profile)
-        addresses = [entry.address for entry in Registry(inventory).list()]
+        entries = Registry(inventory).list()
+        # What boards carry that dial in is counted at the controller's end.
+        addresses = {controller if entry.dials_in else entry.address for entry in entries}
         ports = frozenset(int(address.rpartition(":")[2]) for address in addresses)
         yield StartedBoards(inventory, pids, state_dir, ports)
-
-
-def _agents(
-    stack: ExitStack, row: FarmRow, inventory: Path, state_dir: Path, profile: Path
-) -> tuple[int, ...]:
-    pids = []
-    for number in range(row.boards):
-        name = f"agent-{number + 1}"
-        options = LocalAgentOptions(
-            state_dir=state_dir / name,
-            log_path=state_dir / f"{name}.log",
-            name=name,
-            hardware="agent",
-            simulate=profile,
-        )
-        agent = stack.enter_context(LocalAgent(options))
-        Registry(inventory).add(name, agent.address)
-        assert agent.pid is not None
-        pids.append(agent.pid)
-    return tuple(pids)
 
 
 def _rack(
@@ -95,19 +79,6 @@ def _rack(
     log_path = inventory.with_name("rack.log")
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    stack.callback(_ended, process)
-    deadline_s = time.monotonic() + START_S
-    while not inventory.exists():
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the rack does not serve: {log_path.read_text()[-2000:]}")
-        time.sleep(0.05)
+    stack.callback(end_process, process)
+    wait_for_file(inventory, process, log_path)
     return (process.pid,)
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

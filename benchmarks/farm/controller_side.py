@@ -16,11 +16,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from latfarm_controller.agents.registry import Registry
+from latfarm_controller.agents.registry import BoardEntry, Registry
+from latfarm_controller.api.dialled_boards import DialledBoards
+from latfarm_controller.api.outside import LIMITS
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.farm.boards.interfaces import FarmBackend
 from latfarm_controller.farm.driving.driver import Driver
@@ -31,7 +34,11 @@ from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
+from latfarm_protos.trust.contexts import Files
+from latfarm_protos.trust.gate import Gate
+from latfarm_protos.trust.identity import AGENT, OPERATOR
 
+from benchmarks.farm.agents import HOST, authority_in
 from benchmarks.farm.boards import PLATFORM
 from benchmarks.farm.figures import utilisation
 from benchmarks.pool import QUICK, conv_graph
@@ -134,13 +141,14 @@ async def serve(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     with DuckDBStore(folder / "store.duckdb") as store:
         began_s = time.monotonic()
-        farm = Farm(_backend(folder, inline=options.inline), f"bench-{os.getpid()}", observer=first)
+        farm = Farm(_backend(options), f"bench-{os.getpid()}", observer=first)
         await farm.start()
+        gate = await _opened_gate(folder) if options.dialling else None
         try:
-            _tell(start_s=time.monotonic() - began_s)
+            _tell(start_s=time.monotonic() - began_s, port=0 if gate is None else gate.port)
             await _told_to("join")
             began_s = time.monotonic()
-            await farm.add_boards(Registry(folder / "boards.json").list())
+            await farm.add_boards(_reached(folder, gate))
             async with asyncio.timeout(JOIN_S):
                 # Ray, which builds models, starts beside the boards.
                 while len(farm.pool(PLATFORM)) < options.boards or not farm.builders.slots:
@@ -165,12 +173,50 @@ async def serve(options: argparse.Namespace) -> None:
             await _told_to("end")
         finally:
             await farm.stop()
+            if gate is not None:
+                await gate.close()
 
 
-def _backend(folder: Path, *, inline: bool) -> FarmBackend:
-    if inline:
+def _backend(options: argparse.Namespace) -> FarmBackend:
+    if options.inline:
         return InlineBackend()
-    return RayBackend(RayOptions(folder / "ray"))
+    folder: Path = options.folder
+    log_path = folder / "ray.log"
+    return RayBackend(RayOptions(folder / "ray", options.ray_address, log_path=log_path))
+
+
+class OpenedGate(NamedTuple):
+    """Where boards dial in: the port, the gate, and the boards that are connected."""
+
+    port: int
+    gate: Gate
+    boards: DialledBoards
+
+    async def close(self) -> None:
+        """End all connections."""
+        await asyncio.to_thread(self.gate.close)
+        await self.boards.close()
+
+
+async def _opened_gate(folder: Path) -> OpenedGate:
+    """Take boards that dial in, as `latfarm serve --listen` does."""
+    authority = authority_in(folder)
+    own = authority.folder / "controller.crt"
+    files = Files(own, own.with_suffix(".key"), authority.cert)
+    gate = Gate(files, (OPERATOR,), limits=LIMITS, dialling=(AGENT,))
+    port = gate.listen(HOST, 0)
+    boards = DialledBoards(gate, Registry(folder / "boards.json"))
+    await boards.open()
+    gate.start()
+    return OpenedGate(port, gate, boards)
+
+
+def _reached(folder: Path, gate: OpenedGate | None) -> list[BoardEntry]:
+    """The boards of the inventory, with the addresses through which they are called."""
+    entries = Registry(folder / "boards.json").list()
+    if gate is None:
+        return entries
+    return [replace(entry, address=gate.boards.address(entry.name)) for entry in entries]
 
 
 def _tell(**figures: float) -> None:
@@ -195,6 +241,8 @@ def main() -> None:
     parser.add_argument("measurements", type=int)
     parser.add_argument("measuring_ms", type=float)
     parser.add_argument("--inline", action="store_true", help="without Ray")
+    parser.add_argument("--ray-address", default="", help="cluster to join; default: start one")
+    parser.add_argument("--dialling", action="store_true", help="the boards dial in")
     asyncio.run(serve(parser.parse_args()))
 
 

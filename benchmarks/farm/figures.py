@@ -9,6 +9,9 @@ from typing import Any
 MOST_FOREIGN = 0.05
 """A row is invalid if other programs, or the hypervisor, took more than this share of the cores."""
 
+PLAIN, CALLED, DIALLING = "plain", "called", "dialling"
+"""How the controller reaches agents: without certificates, with them, or because they dial in."""
+
 
 @dataclass(frozen=True)
 class FarmRow:
@@ -19,7 +22,10 @@ class FarmRow:
         boards: number of boards.
         measuring_ms: real time that one measurement takes, in milliseconds.
         processes: True: each board is an agent process of its own; False: all are one rack.
-        target: utilisation that the row must reach.
+        target: utilisation that the row must reach; 0: none.
+        link: how agents as processes are reached: `plain`, `called` or `dialling`.
+        raylets: number of raylets of the cluster that the controller joins, of which one is killed
+            during the campaign; 0: the controller starts a Ray of its own.
     """
 
     name: str
@@ -27,6 +33,8 @@ class FarmRow:
     measuring_ms: int
     processes: bool
     target: float
+    link: str = PLAIN
+    raylets: int = 0
 
     def measurements(self, seconds: float) -> int:
         """How many measurements keep all boards busy for so many seconds, at least three each."""

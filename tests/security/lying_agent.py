@@ -15,19 +15,25 @@ from latfarm_protos.v1 import agent_pb2_grpc
 class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
     """Passes all calls to the agent at an address, and changes its descriptions and results.
 
-    `describe` and `result` change a message in place; they do nothing at first. `measured` has the
-    request ids of the results that were given, changed or not. No result is given while `gate` is
-    clear.
+    `describe`, `lease` and `result` change a message in place; they do nothing at first. `measured`
+    has the request ids of the results that were given, changed or not. No result is given while
+    `gate` is clear. `restarts` has the parts that the agent was asked to restart; `on_restart` is
+    called with each of them before it is.
     """
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address)
         self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
         self.describe: Callable[[pb.DescribeResponse], object] = lambda _: None
+        self.lease: Callable[[pb.Lease], object] = lambda _: None
         self.result: Callable[[pb.Result], object] = lambda _: None
+        self.on_restart: Callable[[str], object] = lambda _: None
+        self.restarts: list[str] = []
         self.measured: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
+        self._token = 0
+        self._works: set[asyncio.Task[object]] = set()
 
     def claim(self, board_id: str) -> None:
         """Give the id of another board from now on, in descriptions and results."""
@@ -59,7 +65,10 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         return answer
 
     async def AcquireLease(self, request: pb.AcquireLeaseRequest, context: Any) -> Any:
-        return await self._passed("AcquireLease", request, context)
+        lease = await self._passed("AcquireLease", request, context)
+        self._token = lease.token
+        self.lease(lease)
+        return lease
 
     async def RenewLease(self, request: pb.RenewLeaseRequest, context: Any) -> Any:
         return await self._passed("RenewLease", request, context)
@@ -76,6 +85,11 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
     async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Any) -> Any:
         return await self._passed("Acknowledge", request, context)
 
+    async def Restart(self, request: pb.RestartRequest, context: Any) -> Any:
+        self.on_restart(request.part)
+        self.restarts.append(request.part)
+        return await self._passed("Restart", request, context)
+
     async def Measure(self, request: pb.MeasureRequest, context: Any) -> AsyncIterator[Any]:
         async for event in self._measured(self._agent.Measure(request), context):
             yield event
@@ -84,8 +98,17 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
         async for event in self._measured(self._agent.Profile(request), context):
             yield event
 
+    async def reboot(self) -> None:
+        """Cut the streams over which work is given now, and forget the lease."""
+        for task in tuple(self._works):
+            task.cancel()
+        await self._agent.ReleaseLease(pb.ReleaseLeaseRequest(token=self._token))
+
     async def Work(self, messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         call = self._agent.Work()
+        own = asyncio.current_task()
+        assert own is not None
+        self._works.add(own)
 
         async def hand_on() -> None:
             async for message in messages:
@@ -105,6 +128,7 @@ class LyingAgent(agent_pb2_grpc.AgentServiceServicer):
                 error.code(), error.details(), tuple(error.trailing_metadata() or ())
             )
         finally:
+            self._works.discard(own)
             handing_on.cancel()
             await asyncio.gather(handing_on, return_exceptions=True)
             call.cancel()

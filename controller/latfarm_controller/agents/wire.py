@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Protocol
 
 from latfarm_predictors.measurement import Settings
@@ -71,8 +72,11 @@ class Request(Protocol):
         ...
 
 
+@lru_cache(maxsize=64)
 def settings_as_pb(settings: Settings) -> pb.Settings:
-    """The message with the settings of a request.
+    """The message with the settings of a request, which all requests with them share.
+
+    It must not be changed; a message that it is put into has a copy.
 
     Raises:
         UsageError: a count is negative, or larger than 32 bits.

@@ -18,13 +18,13 @@ from latfarm_controller.api.error_codes import error_of
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError, StoreError, UsageError
-from latfarm_controller.store.actions import Desk, OnProgress, Options, perform
+from latfarm_controller.store.actions import ACTIONS, NO_ACTION, Desk, OnProgress, Options, perform
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 from latfarm_controller.training.bundle_notes import campaigns_of_bundles
 
-NO_ONE_SERVES = "latfarm serve of this home is too old for this; stop it, or install it again"
-"""What is said where the server does not know the call."""
+TOO_OLD = "the running latfarm serve of this home is too old for this; stop it, and start it again"
+"""What is said where the server does not know the call or the action."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def perform_at_home(
     wait_s = max(wait_s, config.lock_wait_ms / 1000.0)
     address = wait_for_holder(config, wait_s, on_wait)
     if address:
-        return _asked(address, action, options, on_progress)
+        return ask_server(address, action, options, on_progress)
     with ExitStack() as stack:
         stack.enter_context(held(config, wait_s))
         path = config.store_file
@@ -95,8 +95,27 @@ def perform_at_home(
         return perform(action, options, desk)
 
 
-def _asked(address: str, action: str, options: Options, on_progress: OnProgress) -> dict[str, Any]:
-    """Ask the server to do it."""
+def ask_server(
+    address: str,
+    action: str,
+    options: Options,
+    on_progress: OnProgress = lambda _stage, _done, _total: None,
+) -> dict[str, Any]:
+    """Let the running server of this home do something with its store.
+
+    Args:
+        address: where it serves, as gRPC names it.
+        action: one of `store.actions.ACTIONS`.
+        options: the action's own options. Paths in them must be absolute.
+        on_progress: is told how far the action is.
+
+    Returns:
+        What was found or done, as plain JSON types.
+
+    Raises:
+        UsageError: an option is wrong.
+        StoreError: the store cannot be read or written, or the server does not know the action.
+    """
     request = pb.PerformRequest(action=action, options_json=json.dumps(options))
     with grpc.insecure_channel(address, options=MESSAGE_OPTIONS) as channel:
         stream = database_pb2_grpc.DatabaseServiceStub(channel).Perform(request)
@@ -109,8 +128,11 @@ def _asked(address: str, action: str, options: Options, on_progress: OnProgress)
                 on_progress(progress.stage, progress.done, progress.total)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise StoreError(NO_ONE_SERVES) from None
-            raise error_of(error) from None
+                raise StoreError(TOO_OLD) from None
+            told = error_of(error)
+            if action in ACTIONS and str(told).startswith(NO_ACTION):
+                raise StoreError(TOO_OLD) from None
+            raise told from None
         finally:
             stream.cancel()
     raise ControllerError("the controller ended the call without an outcome; run it again")

@@ -18,10 +18,9 @@ from typing import Any
 
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
-from latfarm_controller.training import bundles
 from latfarm_controller.training.entering import EnteredModel, enter_model
 from latfarm_controller.training.fit_child import FitTask
-from latfarm_controller.training.model_register import keep_register
+from latfarm_controller.training.new_bundle import numbered, unnumbered_bundle
 from latfarm_controller.training.training import read_inputs
 
 _MAIN = "from latfarm_controller.training.fit_child import main; main()"
@@ -60,24 +59,24 @@ async def trained_bundle(
         ControllerError: the process failed.
     """
     platform = record.platform
-    path = bundles.next_path(bundles_dir, platform)
     inputs = await asyncio.to_thread(
         read_inputs, store, platform, record.campaign_id, bundles_dir=bundles_dir
     )
-    await asyncio.to_thread(keep_register, path.parent)
-    task = await asyncio.to_thread(FitTask(inputs, path, bundles_dir).to_bytes)
-    fitting = asyncio.create_task(fit_apart(task, on_progress))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({fitting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not fitting.done():
-            raise TrainingStoppedError("the training was stopped; the measurements are kept")
-        fitting.result()
-    finally:
-        for each in (fitting, stopping):
-            each.cancel()
-        await asyncio.gather(fitting, stopping, return_exceptions=True)
-    entered = await asyncio.to_thread(enter_model, path, promote=True)
+    with unnumbered_bundle(bundles_dir, platform) as path:
+        task = await asyncio.to_thread(FitTask(inputs, path, bundles_dir).to_bytes)
+        fitting = asyncio.create_task(fit_apart(task, on_progress))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({fitting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not fitting.done():
+                raise TrainingStoppedError("the training was stopped; the measurements are kept")
+            fitting.result()
+        finally:
+            for each in (fitting, stopping):
+                each.cancel()
+            await asyncio.gather(fitting, stopping, return_exceptions=True)
+        kept = await asyncio.to_thread(numbered, path)
+    entered = await asyncio.to_thread(enter_model, kept, promote=True)
     for sentence in entered.sentences:
         _log.info("%s: %s", platform, sentence)
     return entered

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from latfarm_predictors.graph.hash import hash_of
@@ -196,11 +196,14 @@ class Farm:
     def pool(
         self, platform: str, board_id: str = "", choice: BoardChoice = EVERY_BOARD
     ) -> list[BoardStatus]:
-        """Copies of the status of the connected boards of a choice that offer a platform.
-
-        If `board_id` is not empty, only the board of this id counts.
-        """
+        """Status of the boards of a choice, of one id unless it is empty, with a platform now."""
         return self.partitions.chosen(self._boards.pool(platform, board_id), choice)
+
+    def pool_size(
+        self, platforms: Iterable[str], board_id: str = "", choice: BoardChoice = EVERY_BOARD
+    ) -> int:
+        """How many boards `pool` has for some platforms together."""
+        return board_views.pool_size(self._boards, self.partitions, platforms, board_id, choice)
 
     def healthy(self, platform: str, board_id: str = "", choice: BoardChoice = EVERY_BOARD) -> bool:
         """Whether a connected board of a pool works, neither quarantined nor on probation."""
@@ -213,7 +216,7 @@ class Farm:
 
     def quiet(self, platform: str) -> bool:
         """Whether a board of the pool runs on this host and needs it idle while it measures."""
-        return any(status.quiet for status in self.pool(platform))
+        return self._boards.quiet(platform)
 
     def board_id(self, name: str) -> str:
         """The id of a board by its name; empty if the board has never been connected."""
@@ -237,10 +240,7 @@ class Farm:
         return 0 if board is None or not board.online else len(board.assigned)
 
     def discard_measurements(self, board_id: str, since_s: float, reason: str) -> None:
-        """Tell all running campaigns to discard what a board measured after `since_s`.
-
-        This is for what the campaigns have not stored yet; the caller sees to the store.
-        """
+        """Tell running campaigns to discard what a board measured since then and is not stored."""
         self.spools.forget_board(board_id)
         self._requests.tell_all(MeasurementsDiscarded(board_id, since_s, reason))
 

@@ -17,6 +17,7 @@ from latfarm_controller.store.exchange.exporting import Selection, export
 from latfarm_controller.store.exchange.form import Origin
 from latfarm_controller.store.exchange.importing import Imported, Importer
 from latfarm_controller.store.exchange.readers.kinds import LATFARM, open_reader
+from latfarm_controller.store.platform_copy import copy_platform
 from latfarm_controller.store.upkeep.gc import collect_garbage
 from latfarm_controller.store.upkeep.info import describe
 from latfarm_controller.store.upkeep.verify import verify
@@ -25,6 +26,8 @@ OnProgress = Callable[[str, int, int], None]
 """Is told what is done, how much of it is finished, and how much there is; 0: unknown. What it
 raises ends the action; an import can be continued later."""
 Options = Mapping[str, Any]
+NO_ACTION = "there is no action"
+"""How the error about an unknown action begins; servers of older versions know fewer actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def perform(action: str, options: Options, desk: Desk) -> dict[str, Any]:
     """
     do = ACTIONS.get(action)
     if do is None:
-        raise UsageError(f"there is no action {action!r}; known: {', '.join(ACTIONS)}")
+        raise UsageError(f"{NO_ACTION} {action!r}; known: {', '.join(ACTIONS)}")
     try:
         return do(desk, options)
     except (KeyError, TypeError) as error:
@@ -85,6 +88,11 @@ def _verify(desk: Desk, _options: Options) -> dict[str, Any]:
 def _snapshot(desk: Desk, options: Options) -> dict[str, Any]:
     folder = Path(options["folder"])
     return {"folder": str(folder), "rows": desk.store.snapshot(folder)}
+
+
+def _copy_platform(desk: Desk, options: Options) -> dict[str, Any]:
+    path = Path(options["path"])
+    return {"path": str(path), "rows": copy_platform(desk.store, str(options["platform"]), path)}
 
 
 def _export(desk: Desk, options: Options) -> dict[str, Any]:
@@ -153,6 +161,7 @@ ACTIONS: Mapping[str, Callable[[Desk, Options], dict[str, Any]]] = {
     "info": _info,
     "verify": _verify,
     "snapshot": _snapshot,
+    "copy_platform": _copy_platform,
     "export": _export,
     "import": _import,
     "gc": _gc,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from latfarm_controller.nearest_names import hint
 from latfarm_controller.training.model_register import (
     BUNDLE_SUFFIX,
     changed_register,
-    keep_register,
     now_s,
     numbers_in,
     read_register,
@@ -40,8 +38,6 @@ SUFFIX = BUNDLE_SUFFIX
 """Suffix of a bundle's file name."""
 FITTED = ".fitted"
 """Folder beside those of the platforms, in which predictors keep what they fit when first asked."""
-_PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
-"""Names of platforms that may become the name of a folder."""
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +211,7 @@ def export(bundles_dir: Path, platform: str, path: Path, number: str = "") -> No
         raise UsageError(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent}: there is no such folder; create it first")
-    with _stored(path), written_whole(path) as part:
+    with stored(path), written_whole(path) as part:
         shutil.copyfile(source, part)
 
 
@@ -251,40 +247,9 @@ def remove(
     return gone
 
 
-def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
-    """Copy a bundle from another place into the bundles here, as the newest of its platform.
-
-    It is a candidate, unless its platform had no bundle.
-
-    Returns:
-        The platform, and the path of the copy.
-
-    Raises:
-        UsageError: there is no such file, or the platform's name in it is not allowed.
-        BundleError: the bundle is damaged or of another version; nothing is copied.
-        StoreError: the copy cannot be written.
-    """
-    from latfarm_predictors.bundle import load_bundle
-
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such file; check the path")
-    platform = load_bundle(path).platform
-    # The name becomes a folder's name: a file from elsewhere must not choose a folder outside.
-    if not _PLATFORM.fullmatch(platform):
-        raise UsageError(
-            f"{path} holds a bundle of {platform!r}, which is not a valid name of a platform; "
-            "a name has up to 200 letters, digits, dots, pluses, hyphens and underscores"
-        )
-    kept = next_path(bundles_dir, platform)
-    keep_register(kept.parent)
-    with _stored(kept), written_whole(kept, make_folder=True) as part:
-        shutil.copyfile(path, part)
-    return platform, kept
-
-
 @contextmanager
-def _stored(path: Path) -> Iterator[None]:
-    """Turn the error of a file that cannot be written into a `StoreError`."""
+def stored(path: Path) -> Iterator[None]:
+    """Turn the error of a file that cannot be written into a StoreError that names the file."""
     try:
         yield
     except OSError as error:

@@ -273,7 +273,7 @@ def changed_register(folder: Path) -> Iterator[list[ModelRegister]]:
     with locked(folder):
         box = [read_register(folder)]
         yield box
-        write_durably(folder / FILE, json.dumps(box[0].to_json(), indent=1) + "\n")
+        _write(folder, box[0])
 
 
 @contextmanager
@@ -315,8 +315,18 @@ def keep_register(folder: Path) -> None:
         StoreError: the file cannot be written.
     """
     if numbers_in(folder) and not (folder / FILE).exists():
-        with changed_register(folder):
-            pass
+        with locked(folder):
+            keep_register_locked(folder)
+
+
+def keep_register_locked(folder: Path) -> None:
+    """The same as `keep_register`, for a caller that holds the lock of the folder."""
+    if numbers_in(folder) and not (folder / FILE).exists():
+        _write(folder, read_register(folder))
+
+
+def _write(folder: Path, register: ModelRegister) -> None:
+    write_durably(folder / FILE, json.dumps(register.to_json(), indent=1) + "\n")
 
 
 def _found(numbers: list[str]) -> ModelRegister:

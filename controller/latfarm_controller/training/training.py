@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
-from latfarm_controller.training.bundles import choose, next_path
+from latfarm_controller.training.bundles import choose
 from latfarm_controller.training.entering import EnteredModel, enter_model
 from latfarm_controller.training.fit_bundle import OnProgress, TrainingInputs, fit_bundle
 from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
 from latfarm_controller.training.insight_trial import gather_ways
-from latfarm_controller.training.model_register import keep_register
+from latfarm_controller.training.new_bundle import numbered, unnumbered_bundle
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -101,22 +100,21 @@ def started_from(store: Store, chain: tuple[str, ...]) -> dict[str, object]:
     return {}
 
 
-def retrain(
-    config: ControllerConfig, store: Store, platform: str, *, on_progress: OnProgress | None = None
-) -> EnteredModel:
-    """Make a platform's bundle again from the measurements that its bundle in use was made from.
+def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs:
+    """Read what a platform's bundle in use was made from, to make it again.
 
-    It is promoted unless it predicts the frozen set worse.
+    Args:
+        store: holds the measurements.
+        bundles_dir: the folder of all bundles.
+        platform: the platform.
 
     Raises:
         UsageError: there is no bundle, or its measurements are not in this store.
         BundleError: the bundle in use is damaged.
+        StoreError: the measurements cannot be read.
     """
-    campaign, seed, chain = trained_from(store, config.bundles_dir, platform)
-    inputs = read_inputs(
-        store, platform, campaign, seed=seed, bundles_dir=config.bundles_dir, chain=chain
-    )
-    return fit_model(config.bundles_dir, inputs, promote=True, on_progress=on_progress)
+    campaign, seed, chain = trained_from(store, bundles_dir, platform)
+    return read_inputs(store, platform, campaign, seed=seed, bundles_dir=bundles_dir, chain=chain)
 
 
 def trained_from(
@@ -176,7 +174,7 @@ def fit_model(
     Raises:
         UsageError, BundleError, StoreError: as `fit_bundle` and `enter_model`.
     """
-    path = next_path(bundles_dir, inputs.platform)
-    keep_register(path.parent)
-    fit_bundle(inputs, path, on_progress, bundles_dir)
-    return enter_model(path, promote=promote)
+    with unnumbered_bundle(bundles_dir, inputs.platform) as path:
+        fit_bundle(inputs, path, on_progress, bundles_dir)
+        kept = numbered(path)
+    return enter_model(kept, promote=promote)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from latfarm_controller.agents import statistics
 from latfarm_controller.agents.statistics import (
     MeasurementSummary,
     SessionSamples,
@@ -144,6 +145,21 @@ def test_a_slow_core_is_taken_out(base_ms: float, gamma: float, slows: list[floa
     assert summary.latency_ms == pytest.approx(base_ms, rel=0.16)
     assert summary.uncorrected_ms == pytest.approx(float(np.median(runs)))
     assert summary.slowdown == pytest.approx(float(np.median(slows)))
+
+
+@given(
+    values=st.lists(st.floats(0.0, 1e300), min_size=1, max_size=40),
+    percent=st.integers(0, 99),
+)
+def test_few_values_give_the_bits_that_numpy_gives(values: list[float], percent: int) -> None:
+    assert statistics.median(values) == float(np.median(values))
+    assert statistics.percentile(values, percent) == float(np.percentile(values, percent))
+
+
+def test_many_values_are_left_to_numpy() -> None:
+    values = [float(number * 7919 % 1009) for number in range(statistics.FEW_VALUES + 50)]
+    assert statistics.median(values) == float(np.median(values))
+    assert statistics.percentile(values, 90) == float(np.percentile(values, 90))
 
 
 def test_an_undisturbed_core_changes_nothing() -> None:

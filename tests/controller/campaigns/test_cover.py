@@ -20,7 +20,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.entering import promote_model
 from latfarm_controller.training.gather import bases, gather
-from latfarm_controller.training.training import retrain, train
+from latfarm_controller.training.training import fit_model, read_again, train
 from latfarm_controller.training.training_set import collect
 from latfarm_predictors.bundle import read_provenance, save_bundle
 from latfarm_predictors.confidence.layer_coverage import layer_coverage
@@ -266,7 +266,8 @@ def test_a_bundle_without_measurements_can_be_trained_again(home: Home) -> None:
     save_bundle(predictor, path, read_provenance(home.bundles / "0001.zip"))
     with pytest.raises(NoConfidenceError, match=f"latfarm bundle retrain -p {PLATFORM}"):
         choose(load_bundle(path), [network()], 10)
-    entered = retrain(home.config, home.store, PLATFORM)
+    inputs = read_again(home.store, home.config.bundles_dir, PLATFORM)
+    entered = fit_model(home.config.bundles_dir, inputs, promote=True)
     new = entered.path
     assert entered.promoted
     assert new == home.bundles / "0008.zip"
@@ -277,4 +278,4 @@ def test_a_bundle_without_measurements_can_be_trained_again(home: Home) -> None:
     save_bundle(predictor, home.bundles / "0009.zip", {"campaign": "elsewhere"})
     promote_model(home.config.bundles_dir, PLATFORM, "0009")
     with pytest.raises(UsageError, match="was made elsewhere: its campaign elsewhere"):
-        retrain(home.config, home.store, PLATFORM)
+        read_again(home.store, home.config.bundles_dir, PLATFORM)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.farm import run as script
-from benchmarks.farm.figures import CoreUse, FarmRow, shares, shown, utilisation, valid
+from benchmarks.farm.figures import (
+    CALLED,
+    DIALLING,
+    CoreUse,
+    FarmRow,
+    shares,
+    shown,
+    utilisation,
+    valid,
+)
+from benchmarks.farm.figures_file import FiguresFile
 from benchmarks.farm.machine import core_use, cpu_s, family, memory_bytes
 from benchmarks.farm.sockets import carried_bytes
+from benchmarks.farm.targets import judged, shown_targets
 
 BEFORE = CoreUse(at_s=10.0, busy_s=50.0, stolen_s=1.0, controller_s=5.0, boards_s=3.0, own_s=0.5)
 PAYLOAD = b"x" * 10_000
@@ -88,6 +101,90 @@ def test_a_row_that_fails_is_told_beside_the_others() -> None:
     assert text.splitlines()[1:] == ["64x250: FAILED: the controller has ended"]
 
 
+def figures(name: str, boards: int, **changes: object) -> dict[str, object]:
+    """The figures of a valid row that shows all that it must."""
+    return {
+        "name": name,
+        "boards": boards,
+        "measuring_ms": 250,
+        "link": "plain",
+        "raylets": 0,
+        "killed": False,
+        "target": 0.95,
+        "seconds": 60.0,
+        "failures": 0,
+        "utilisation": 0.96,
+        "controller_cpu_ms": 2.0,
+        "scheduler_ms": 0.05,
+        "wire_kb": 3.0,
+        "controller_mb": 700.0,
+        "join_s": 20.0,
+        "first_result_s": 3.2,
+        "valid": True,
+        **changes,
+    }
+
+
+def test_rows_are_judged_by_what_must_be_shown() -> None:
+    rows = [
+        figures("few", 8),
+        figures("some", 64, controller_cpu_ms=3.5),
+        figures("many", 1000, controller_cpu_ms=2.7, scheduler_ms=0.2, valid=False),
+        figures("called", 8, link="called", target=0.0),
+        figures("dialling", 8, link="dialling", target=0.0, utilisation=0.93, wire_kb=3.05),
+        figures("killed", 192, raylets=2, killed=True, target=0.0, valid=False),
+        {"name": "failed", "boards": 8, "error": "no"},
+    ]
+    found = judged(rows)
+    by_row: dict[str, list[str]] = {}
+    for target in found:
+        by_row.setdefault(target.row, []).append(target.what)
+    assert by_row["few"] == ["utilisation", "wire beyond the model, KB", "first result, s"]
+    assert by_row["killed"] == ["failures after the death of a raylet", "raylets that were killed"]
+    assert "controller CPU, times that of few" in by_row["many"]
+    assert "failed" not in by_row
+    missed = [(target.row, target.what) for target in found if not target.met and target.valid]
+    assert missed == [
+        ("some", "controller CPU, ms"),
+        ("dialling", "utilisation, worse than that of called by a share of"),
+    ]
+    assert not any(target.met for target in found if target.row == "many"), "an invalid row"
+    text = shown_targets(found)
+    assert "some: controller CPU, ms: 3.5, wanted at most 3: MISSED by 0.5" in text
+    assert "few: utilisation: 0.96, wanted at least 0.95: met" in text
+    assert "many: joining, s: 20, wanted at most 30: INVALID" in text
+    assert all(json.dumps(target.to_json()) for target in found)
+
+
+def test_the_file_keeps_valid_rows_of_the_same_length(tmp_path: Path) -> None:
+    path = tmp_path / "farm.json"
+    kept = FiguresFile(path)
+    assert kept.valid_row("few", 60.0) is None
+    kept.put(figures("few", 8), {"kernel": "6"})
+    kept.put(figures("some", 64, valid=False), {"kernel": "6"})
+    kept.put({"name": "many", "boards": 1000, "error": "no"}, {"kernel": "6"})
+    again = FiguresFile(path)
+    assert again.valid_row("few", 60.0) == figures("few", 8)
+    assert again.valid_row("few", 30.0) is None
+    assert again.valid_row("some", 60.0) is None
+    assert again.valid_row("many", 60.0) is None
+    assert FiguresFile(path, again=True).valid_row("few", 60.0) is None
+    again.put(figures("many", 1000), {"kernel": "6"})
+    written = json.loads(path.read_text())
+    assert [row["name"] for row in written["rows"]] == ["few", "some", "many"]
+    assert written["kernel"] == "6"
+    assert {target["row"] for target in written["targets"]} == {"few", "some", "many"}
+
+
+def test_a_row_that_is_in_the_file_is_not_run_again(tmp_path: Path) -> None:
+    kept = FiguresFile(tmp_path / "farm.json")
+    row = FarmRow("64x250", 64, 250, processes=False, target=0.95)
+    kept.put(figures(row.name, 64), {})
+    found = script.run([row], 60.0, [0], kept=kept)
+    assert found["rows"] == [figures(row.name, 64)]
+    assert found["targets"]
+
+
 def test_bytes_of_connections_are_counted_at_one_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -122,20 +219,31 @@ def test_what_processes_use_is_read() -> None:
 
 
 @pytest.mark.slow
-def test_a_small_row_runs_through_rack_and_controller() -> None:
-    row = FarmRow("2x20", 2, 20, processes=False, target=0.0)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "row",
+    [
+        FarmRow("2x20", 2, 20, processes=False, target=0.0),
+        FarmRow("1x20-called", 1, 20, processes=True, target=0.0, link=CALLED),
+        FarmRow("1x20-dialling", 1, 20, processes=True, target=0.0, link=DIALLING),
+    ],
+    ids=lambda row: row.name,
+)
+def test_a_small_row_runs_through_boards_and_controller(row: FarmRow) -> None:
     cores = sorted(os.sched_getaffinity(0))[-2:]
     found = script.run([row], 0.1, cores, inline=True)
-    (figures,) = found["rows"]
-    assert figures["measurements"] == 10
-    assert figures["failures"] == 0
-    assert 0.0 < figures["utilisation"] <= 1.0
-    assert figures["controller_cpu_ms"] > 0
-    assert figures["boards_cpu_ms"] > 0
-    assert figures["scheduler_ms"] > 0
-    assert figures["controller_mb"] > figures["board_mb"] > 0
-    assert figures["join_s"] > 0
-    assert figures["first_result_s"] > 0.02
-    assert figures["model_kb"] > 0
-    assert figures["wire_kb"] is None or figures["wire_kb"] > 0
+    (ran,) = found["rows"]
+    assert "error" not in ran, ran
+    assert ran["measurements"] == 5 * row.boards
+    assert ran["failures"] == 0
+    assert 0.0 < ran["utilisation"] <= 1.0
+    assert ran["controller_cpu_ms"] > 0
+    assert ran["boards_cpu_ms"] > 0
+    assert ran["scheduler_ms"] > 0
+    assert ran["controller_mb"] > 0
+    assert ran["board_mb"] > 0
+    assert ran["join_s"] > 0
+    assert ran["first_result_s"] > 0.02
+    assert ran["model_kb"] > 0
+    assert ran["wire_kb"] is None or ran["wire_kb"] > 0
     assert shown(found["rows"]).count("\n") == 1

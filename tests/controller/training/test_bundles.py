@@ -9,7 +9,7 @@ import pytest
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import StoreError, UsageError
-from latfarm_controller.training import bundles
+from latfarm_controller.training import bundles, new_bundle
 from latfarm_predictors import bundle
 from latfarm_predictors.errors import BundleError
 
@@ -44,7 +44,7 @@ def test_what_is_no_bundle_is_not_kept(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "in.zip"
     path.write_bytes(data)
     with pytest.raises(BundleError, match=str(path)):
-        bundles.take_in(tmp_path / "bundles", path)
+        new_bundle.take_in(tmp_path / "bundles", path)
     assert not (tmp_path / "bundles").exists()
 
 
@@ -56,10 +56,10 @@ def test_a_platform_names_no_other_folder(
     path.write_text("a bundle")
     monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform=name))
     with pytest.raises(UsageError, match="not a valid name of a platform"):
-        bundles.take_in(tmp_path / "bundles", path)
+        new_bundle.take_in(tmp_path / "bundles", path)
     assert not (tmp_path / "bundles").exists()
     monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform="fine-1.0"))
-    assert bundles.take_in(tmp_path / "bundles", path)[1].read_text() == "a bundle"
+    assert new_bundle.take_in(tmp_path / "bundles", path)[1].read_text() == "a bundle"
 
 
 def test_a_bundle_is_read_once_and_its_fits_are_kept_in_its_home(

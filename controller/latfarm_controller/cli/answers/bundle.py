@@ -215,8 +215,8 @@ def import_bundle(path: Annotated[Path, typer.Argument(help="File to read.")]) -
       latfarm bundle import laptop.zip
     """
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import take_in
     from latfarm_controller.training.entering import enter_model
+    from latfarm_controller.training.new_bundle import take_in
 
     config = load_config()
     config.make_dirs()
@@ -236,31 +236,22 @@ def retrain_bundle(
 
     It is made from the measurements of the bundle in use. Use this after an update of latfarm, so
     that the bundle gains what newer versions store. Nothing is measured and no board is needed. It
-    is put in use, unless it predicts the frozen set worse. It cannot run while latfarm serve runs.
+    is put in use, unless it predicts the frozen set worse. latfarm serve may run meanwhile: it
+    gives a copy of the measurements, and this command computes.
 
     \b
     Examples:
       latfarm bundle retrain -p local-onnxruntime1.31-fp32-1t
     """
-    from latfarm_controller.cli.shell.progress import StageBars, bars
+    from latfarm_controller.api.readable_store import readable_store
+    from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
-    from latfarm_controller.store.duckdb import DuckDBStore
-    from latfarm_controller.store.lock import StoreLock
-    from latfarm_controller.training.training import retrain
+    from latfarm_controller.training.training import read_again
 
     config = load_config()
-    config.make_dirs()
-    lock = StoreLock(config.lock_file)
-    lock.acquire(1000.0 * wait_s)
-    with lock:
-        store = DuckDBStore(config.store_file)
-        try:
-            with bars() as progress:
-                stages = StageBars(progress)
-                entered = retrain(config, store, platform, on_progress=stages.show)
-                stages.finish()
-        finally:
-            store.close()
+    with readable_store(config, platform, wait_s, output.error) as store:
+        inputs = read_again(store, config.bundles_dir, platform)
+    entered = fitted(config.bundles_dir, inputs, promote=True)
     if as_json:
         told = {"platform": platform, "bundle": str(entered.path)}
         output.json_text(told | entered.to_json())

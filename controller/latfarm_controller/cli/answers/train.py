@@ -10,7 +10,7 @@ from latfarm_controller.cli.shell import inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
-    from latfarm_controller.training.entering import EnteredModel
+    from latfarm_controller.training.fit_bundle import TrainingInputs
 
 Since = Annotated[
     str,
@@ -50,8 +50,8 @@ def train(
     keep their models and predict the same. Without new rows nothing is done.
 
     The frozen set of the platform judges the new model. It is chosen once, from networks that no
-    model was trained on, and no training uses it. Nothing is measured and no board is needed. This
-    cannot run while latfarm serve runs.
+    model was trained on, and no training uses it. Nothing is measured and no board is needed.
+    latfarm serve may run meanwhile: it gives a copy of the measurements, and this command computes.
 
     \b
     Examples:
@@ -59,12 +59,12 @@ def train(
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
     """
-    from latfarm_controller.api.database_client import held
+    from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
 
     config = load_config()
-    with held(config, wait_s):
-        entered = _train(config, platform, since, promote=promote)
+    inputs = _inputs(config, platform, since, wait_s)
+    entered = None if inputs is None else fitted(config.bundles_dir, inputs, promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
@@ -83,30 +83,18 @@ def train(
     output.err().print("\\n".join(entered.sentences))
 
 
-def _train(
-    config: ControllerConfig, platform: str, since: str, *, promote: bool
-) -> EnteredModel | None:
-    """Train a model; None if nothing is new. The store is held by this process."""
-    from latfarm_controller.cli.shell.progress import StageBars, bars
-    from latfarm_controller.store.duckdb import DuckDBStore
+def _inputs(
+    config: ControllerConfig, platform: str, since: str, wait_s: float
+) -> TrainingInputs | None:
+    """What the model is fitted to; None if nothing is new."""
+    from latfarm_controller.api.readable_store import readable_store
     from latfarm_controller.training.since import inputs_since, read_since
-    from latfarm_controller.training.training import fit_model, read_inputs, trained_from
+    from latfarm_controller.training.training import read_inputs, trained_from
 
     folder = config.bundles_dir
     asked = read_since(folder, platform, since) if since else None
-    with DuckDBStore(config.store_file) as store:
-        if asked is None:
-            campaign, seed, chain = trained_from(store, folder, platform, added=True)
-            found = read_inputs(
-                store, platform, campaign, seed=seed, bundles_dir=folder, chain=chain
-            )
-        else:
-            further = inputs_since(store, folder, platform, asked)
-            if further is None:
-                return None
-            found = further
-    with bars() as progress:
-        stages = StageBars(progress)
-        entered = fit_model(folder, found, promote=promote, on_progress=stages.show)
-        stages.finish()
-    return entered
+    with readable_store(config, platform, wait_s, output.error) as store:
+        if asked is not None:
+            return inputs_since(store, folder, platform, asked)
+        campaign, seed, chain = trained_from(store, folder, platform, added=True)
+        return read_inputs(store, platform, campaign, seed=seed, bundles_dir=folder, chain=chain)

@@ -26,6 +26,7 @@ class KnownBoards:
         self._statuses: dict[str, BoardStatus] = {}
         self._names: dict[str, str] = {}  # board id -> name
         self._platforms: dict[str, PlatformInfo] = {}
+        self._offering: dict[str, set[str]] = {}  # platform -> names of boards that told it last
 
     def __iter__(self) -> Iterator[BoardStatus]:
         return iter([self._statuses[name] for name in self._entries])
@@ -71,6 +72,10 @@ class KnownBoards:
     def joined(self, shard: int, found: BoardConnected) -> None:
         """Note that a board is connected in the shard of that number, and what it offers."""
         status = self._statuses[found.name]
+        for names in self._offering.values():
+            names.discard(found.name)
+        for platform in found.info.platforms:
+            self._offering.setdefault(platform.name, set()).add(found.name)
         status.online, status.info, status.quiet = True, found.info, found.quiet
         status.reason, status.shard = "", shard
         self._names[found.info.board_id] = found.name
@@ -154,11 +159,32 @@ class KnownBoards:
             platform: its name.
             board_id: only the board of this id; empty: all boards.
         """
+        names = self._offering.get(platform, ())
         return [
             replace(status)
             for status in self
-            if status.online
-            and status.info is not None
-            and status.info.platform(platform)
-            and board_id in ("", status.info.board_id)
+            if status.name in names and status.online and board_id in ("", _id_of(status))
         ]
+
+    def size(self, platforms: Iterable[str], board_id: str = "") -> int:
+        """How many connected boards offer one of some platforms.
+
+        Args:
+            platforms: their names.
+            board_id: only the board of this id; empty: all boards.
+        """
+        names = set().union(*(self._offering.get(platform, ()) for platform in platforms))
+        return sum(board_id in ("", _id_of(status)) for status in self._connected(names))
+
+    def quiet(self, platform: str) -> bool:
+        """Whether a connected board with this platform needs this host idle while it measures."""
+        return any(status.quiet for status in self._connected(self._offering.get(platform, ())))
+
+    def _connected(self, names: Iterable[str]) -> Iterator[BoardStatus]:
+        """The status of those boards that are connected and were not removed."""
+        statuses = (self._statuses[name] for name in names if name in self._entries)
+        return (status for status in statuses if status.online)
+
+
+def _id_of(status: BoardStatus) -> str:
+    return "" if status.info is None else status.info.board_id

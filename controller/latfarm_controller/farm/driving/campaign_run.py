@@ -172,8 +172,7 @@ class CampaignRun:
         if self._must_wait():
             return []
         scope = self._scope
-        pools = (self._farm.pool(p, scope.board_id, scope.choice) for p in scope.platforms)
-        boards = len({status.name for pool in pools for status in pool})
+        boards = self._farm.pool_size(scope.platforms, scope.board_id, scope.choice)
         room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._answers.under_way)
         if room <= 0:
             return []

@@ -236,16 +236,17 @@ class SchedulerState:
         jobs = [self.jobs[request_id] for request_id in model.jobs]
         for job in jobs:
             self.waiting.remove(job, model)
-            self._count(job, -1)
-        if model.held:
+        held = model.held
+        if held:
             self.held_bytes -= model.size_bytes
         model.building, model.ready = building, ready
         if size_bytes is not None:
             model.size_bytes = size_bytes
         if model.held:
             self.held_bytes += model.size_bytes
-        for job in jobs:
-            self._count(job, 1)
+        if model.held != held:
+            for job in jobs:
+                self._feed(job, 1 if model.held else -1)
         self._place_jobs(model)
 
     def _place_jobs(self, model: ScheduledModel) -> None:
@@ -260,10 +261,14 @@ class SchedulerState:
         """Count a request by its priority, and for its queue if its model is held."""
         _add(self._priorities, job.priority, sign)
         if self.models[job.work.model].held:
-            fed = self._fed.setdefault(job.work.queue, Counter())
-            _add(fed, job.priority, sign)
-            if not fed:
-                del self._fed[job.work.queue]
+            self._feed(job, sign)
+
+    def _feed(self, job: ScheduledJob, sign: int) -> None:
+        """Count a request whose model is held for its queue, by its priority."""
+        fed = self._fed.setdefault(job.work.queue, Counter())
+        _add(fed, job.priority, sign)
+        if not fed:
+            del self._fed[job.work.queue]
 
 
 def _add(counter: Counter[int], key: int, sign: int) -> None:

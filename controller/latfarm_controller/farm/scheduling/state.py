@@ -92,7 +92,8 @@ class ScheduledJob:
     @property
     def priority(self) -> int:
         """The priority of the most urgent owner."""
-        return max(self.owners.values(), default=0)
+        owners = self.owners
+        return next(iter(owners.values())) if len(owners) == 1 else max(owners.values(), default=0)
 
     @property
     def account(self) -> Account:
