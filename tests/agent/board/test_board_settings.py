@@ -89,6 +89,7 @@ class Jetson:
 
     def __init__(self, mode: int = 2, stubborn: bool = False) -> None:
         self.mode, self.locked, self.stubborn = mode, False, stubborn
+        self.stored_in_mode: int | None = None
 
     def __call__(self, arguments: list[str], data: str = "") -> str:
         if arguments[0] == "nvpmodel":
@@ -98,6 +99,11 @@ class Jetson:
             return f"NV Power Mode: MODE_{self.mode}\n{self.mode}\n"
         if len(arguments) == 1:
             self.locked = True
+        elif arguments[1] == "--store":
+            self.stored_in_mode = self.mode
+            Path(arguments[2]).write_text("locked" if self.locked else "free")
+        elif arguments[1] == "--restore":
+            self.locked = Path(arguments[2]).read_text() == "locked"
         low = 1300500000 if self.locked else 114750000
         return f"GPU MinFreq={low} MaxFreq=1300500000 CurrentFreq={low}\n"
 
@@ -113,6 +119,47 @@ def test_power_mode_and_clocks_of_a_jetson(tmp_path: Path) -> None:
     assert (mode.state, mode.before, mode.found) == (Settled.CHANGED, "2", "0")
     assert (clocks.state, clocks.before, clocks.found) == (Settled.CHANGED, "free", "locked")
     assert {o.state for o in apply(wanted, root=tmp_path, run=board)} == {Settled.KEPT}
+
+
+def test_undo_puts_back_power_mode_and_clocks_of_a_jetson(tmp_path: Path) -> None:
+    board, before = Jetson(mode=2), tmp_path / "before.json"
+    wanted = Wanted(True, power_mode=0, jetson_clocks=True)
+    for _ in range(2):  # the second run must keep the values from before the first one
+        apply(wanted, before, root=tmp_path, run=board)
+        assert (board.mode, board.locked) == (0, True)
+    assert board.stored_in_mode == 2
+    outcomes = apply(wanted, before, root=tmp_path, run=board, change="undo")
+    assert [(o.name, o.state, o.found) for o in outcomes] == [
+        ("power mode", Settled.CHANGED, "2"),
+        ("clocks", Settled.CHANGED, "free"),
+    ]
+    assert (board.mode, board.locked) == (2, False)
+
+
+def test_undo_leaves_a_jetson_alone_that_was_as_wanted(tmp_path: Path) -> None:
+    board, before = Jetson(mode=0), tmp_path / "before.json"
+    board.locked = True
+    wanted = Wanted(True, power_mode=0, jetson_clocks=True)
+    apply(wanted, before, root=tmp_path, run=board)
+    assert apply(wanted, before, root=tmp_path, run=board, change="undo") == []
+    assert (board.mode, board.locked) == (0, True)
+
+
+def test_a_mode_that_cannot_be_put_back_without_a_reboot_is_told(tmp_path: Path) -> None:
+    board, before = Jetson(mode=2), tmp_path / "before.json"
+    apply(Wanted(power_mode=0), before, root=tmp_path, run=board)
+    board.stubborn = True
+    (mode,) = apply(Wanted(power_mode=0), before, root=tmp_path, run=board, change="undo")
+    assert (mode.state, mode.wanted, mode.found) == (Settled.FAILED, "2", "0")
+    assert "reboot" in str(mode)
+
+
+def test_undo_restores_files_that_are_not_wanted_any_more(root: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    apply(Wanted(files=(GOVERNOR,)), before, root=root)
+    outcomes = apply(Wanted(), before, root=root, change="undo")
+    assert {o.state for o in outcomes} == {Settled.CHANGED}
+    assert governors(root) == ["schedutil", "schedutil"]
 
 
 def test_a_mode_that_needs_a_reboot_has_failed(tmp_path: Path) -> None:
