@@ -200,7 +200,8 @@ def _undo(
 def _first_mode(outcomes: list[SettingOutcome]) -> dict[str, str]:
     """The power mode from before a change; a mode that needs a reboot has been changed, too."""
     modes = [each for each in outcomes if each.name == _POWER_MODE and each.before.isdecimal()]
-    return {_MODE_KEY: each.before for each in modes if each.before != each.wanted}
+    changed = [each.before for each in modes if each.before != each.wanted]
+    return {_MODE_KEY: changed[0]} if changed else {}
 
 
 def _files(
