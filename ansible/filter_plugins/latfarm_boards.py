@@ -1,6 +1,6 @@
-"""Filters about boards that share a machine: which they are, what they must not share, their phones.
+"""Filters about boards of one machine: which they are, what they must not share, their phones.
 
-Each filter gets the `hostvars` of Ansible, because the roles' defaults of other hosts are not known.
+Each filter gets Ansible's `hostvars`, because the roles' defaults of other hosts are not known.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ def conflicts(boards: Iterable[str], hostvars: HostVars) -> list[str]:
         found.append(
             f"{' and '.join(alone)} are on one machine: set latfarm_shared: true for all but one"
         )
-    for name in names:
-        if _shared(hostvars[name]) and not _NAME.fullmatch(name):
-            found.append(f"{name!r} cannot be part of a unit's name: use letters, digits, '_.-'")
+    found += [
+        f"{name!r} cannot be part of a unit's name: use letters, digits, '_.-'"
+        for name in names
+        if _shared(hostvars[name]) and not _NAME.fullmatch(name)
+    ]
     found += _twice(names, hostvars, "latfarm_port", _port)
     found += _twice(names, hostvars, "latfarm_metrics_port", _metrics_port)
     found += _twice(names, hostvars, "latfarm_adb_serial", _serial)

@@ -2,14 +2,16 @@
 # Removes releases from /opt/latfarm/releases and prints their names. A release stays if a board of this
 # machine uses it or can go back to it, and if it is among the KEEP newest. FAILED goes even if it is new.
 # Usage: prune-releases.sh KEEP [FAILED]
+# LATFARM_ROOT in the environment: folder below which all files are found; for tests.
 set -eu
 keep=$1 failed=${2:-}
-cd /opt/latfarm/releases
+root=${LATFARM_ROOT:-}
+cd "$root/opt/latfarm/releases"
 used=$(
-  for link in /opt/latfarm/venv /opt/latfarm/agents/*/venv; do
+  for link in "$root"/opt/latfarm/venv "$root"/opt/latfarm/agents/*/venv; do
     [ ! -L "$link" ] || basename "$(readlink "$link")"
   done
-  for file in /var/lib/latfarm/former/release /var/lib/latfarm/agents/*/former/release; do
+  for file in "$root"/var/lib/latfarm/former/release "$root"/var/lib/latfarm/agents/*/former/release; do
     [ ! -e "$file" ] || basename "$(cat "$file")"
   done
 )

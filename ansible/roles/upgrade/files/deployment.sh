@@ -7,17 +7,19 @@
 #   keep:    COPY becomes "former", to which a rollback goes
 #   forget:  remove COPY
 # PLACE: "-" for the board that has its machine for itself, or "/agents/NAME" for one that shares it.
+# LATFARM_ROOT in the environment: folder below which all files are found; for tests.
 set -eu
 verb=$1 copy=$3
+root=${LATFARM_ROOT:-}
 below=
 name=
 if [ "$2" != - ]; then
   below=$2
   name=${2##*/}
 fi
-state=/var/lib/latfarm$below
+state=$root/var/lib/latfarm$below
 store=$state/$copy
-link=/opt/latfarm$below/venv
+link=$root/opt/latfarm$below/venv
 
 paths() {
   for file in agent.json agent.env settings.json; do
@@ -42,9 +44,9 @@ case $verb in
     rm -rf "$store" "$store.part"
     mkdir -m 0700 "$store.part"
     paths | while read -r path; do
-      if [ -e "$path" ]; then
+      if [ -e "$root$path" ]; then
         mkdir -p "$store.part/files$(dirname "$path")"
-        cp -a "$path" "$store.part/files$path"
+        cp -a "$root$path" "$store.part/files$path"
       fi
     done
     readlink "$link" >"$store.part/release"
@@ -58,14 +60,14 @@ case $verb in
     }
     paths | while read -r path; do
       if [ -e "$store/files$path" ]; then
-        cp -a "$store/files$path" "$path"
+        cp -a "$store/files$path" "$root$path"
       else
-        rm -f "$path"
+        rm -f "$root$path"
       fi
     done
     ln -sfn "$release" "$link.new"
     mv -T "$link.new" "$link"
-    systemctl daemon-reload
+    [ -n "$root" ] || systemctl daemon-reload
     ;;
   keep)
     rm -rf "$state/former"
