@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,52 @@ def test_the_command_tells_and_fails(
     assert capsys.readouterr().out.count(": kept: wanted x, read x") == 2
     shutil.rmtree(root)
     assert cli.main(["settle", str(path)]) == 1
+
+
+NVPMODEL = """\
+#!/bin/sh
+# Reads and sets a number in a file, with the lines of the vendor's tool.
+case $1 in
+  -m) read -r answer && [ "$answer" = no ] && echo "$2" >{state}/mode ;;
+esac
+echo "NV Power Mode: MODE_$(cat {state}/mode)"
+cat {state}/mode
+"""
+JETSON_CLOCKS = """\
+#!/bin/sh
+# Locks, stores, restores and shows one clock; the vendor's tool asks before it overwrites a file.
+case $1 in
+  '') echo 1300500000 >{state}/low ;;
+  --store) [ ! -e "$2" ] && cp {state}/low "$2" || exit 1 ;;
+  --restore) cp "$2" {state}/low ;;
+  --show) echo "GPU MinFreq=$(cat {state}/low) MaxFreq=1300500000 CurrentFreq=$(cat {state}/low)" ;;
+  *) exit 2 ;;
+esac
+"""
+
+
+def test_the_tools_of_a_jetson_put_back_what_they_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command runs stand-ins of the vendor's tools, as enrolment and leaving run it."""
+    programs, state = tmp_path / "bin", tmp_path / "state"
+    programs.mkdir()
+    state.mkdir()
+    for name, text in (("nvpmodel", NVPMODEL), ("jetson_clocks", JETSON_CLOCKS)):
+        (programs / name).write_text(text.format(state=state))
+        (programs / name).chmod(0o755)
+    (state / "mode").write_text("2\n")
+    (state / "low").write_text("114750000\n")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    file, before = tmp_path / "settings.json", tmp_path / "settings-before.json"
+    file.write_text(json.dumps({"required": True, "power_mode": 0, "jetson_clocks": True}))
+    words = ["settle", str(file), "--before", str(before)]
+    assert cli.main(words) == 0
+    assert cli.main(words) == 0  # as at each boot
+    assert (state / "mode").read_text() == "0\n"
+    assert (state / "low").read_text() == "1300500000\n"
+    capsys.readouterr()
+    assert cli.main([*words, "--undo"]) == 0
+    assert (state / "mode").read_text() == "2\n"
+    assert (state / "low").read_text() == "114750000\n"
+    assert capsys.readouterr().out.count(": changed:") == 2
