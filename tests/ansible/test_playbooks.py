@@ -245,6 +245,30 @@ def test_all_tags_are_documented() -> None:
                     assert tag == "always" or f"`{tag}`" in told, tag
 
 
+def test_enrolment_changes_nothing_that_a_member_runs() -> None:
+    """Only these roles may run for a board that may be measuring; the others are guarded."""
+    harmless = {"board", "authority", "wheels", "certificate", "health", "standing"}
+    (play,) = load(ANSIBLE / "enroll.yml")
+    for role in play["roles"]:
+        guard = str(role.get("when", ""))
+        if role["role"] == "pending":
+            assert guard == "board_member"
+        elif role["role"] not in harmless:
+            assert guard.startswith("not board_member"), role
+
+
+def test_a_rollback_keeps_every_file_that_an_upgrade_brings() -> None:
+    """What `pending` compares is what deployment.sh keeps; both lists must name the same files."""
+    kept = (ROLES / "upgrade/files/deployment.sh").read_text()
+    names = re.findall(r"path: \"?([^,\"]+)", (ROLES / "pending/vars/main.yml").read_text())
+    assert len(names) >= 10
+    for name in names:
+        last = name.rpartition("/")[2]
+        unit = re.fullmatch(r"\{\{ latfarm_(agent|worker|settings)_unit \}\}", last)
+        known = "latfarm-$unit" if unit else last.replace("{{ latfarm_rules_file }}", "70-latfarm")
+        assert known in kept, name
+
+
 def test_every_handler_that_a_task_notifies_exists() -> None:
     roles = sorted((ROOT / "ansible" / "roles").iterdir())
     notified = 0
