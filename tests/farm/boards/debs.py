@@ -28,6 +28,9 @@ DEVICES = ("chrony", "udev")
 PHONES = ("adb",)
 """Packages of a host that drives phones."""
 
+OPERATOR = ("sudo",)
+"""Packages of a board whose operator is not root."""
+
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """Keys that sign Debian's packages, on the host."""
 

@@ -187,6 +187,11 @@ class LabController:
         return known
 
     @property
+    def host_vars(self) -> Path:
+        """The folder beside the inventory where Ansible looks for variables of single hosts."""
+        return self._folder / "host_vars"
+
+    @property
     def revoked(self) -> list[str]:
         """Fingerprints of the certificates that have been revoked."""
         listed: list[str] = json.loads((self.home / "tls" / "revoked.json").read_text())["sha256"]
