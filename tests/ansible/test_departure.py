@@ -27,13 +27,13 @@ pytestmark = [
 ]
 
 
-def unenroll(home: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def unenroll(home: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Take the board `gone` out of the farm; nothing listens where its ssh would be."""
     inventory = folder / "inventory.yml"
     gone = {"ansible_host": "127.0.0.1", "ansible_port": 1, "latfarm_file_sd_dir": str(folder)}
     inventory.write_text(json.dumps({"boards": {"hosts": {"gone": gone}}}))
     return subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(inventory), "ansible/unenroll.yml"],
+        [str(BIN / "ansible-playbook"), "-i", str(inventory), "ansible/unenroll.yml", *words],
         cwd=ROOT,
         env={
             **os.environ,
@@ -58,7 +58,7 @@ def test_a_board_that_is_gone_leaves_and_its_certificates_are_revoked(tmp_path: 
     Registry(home / "boards.json").add("stays", "127.0.0.1:2")
     (tmp_path / "gone.json").write_text("[]")
 
-    done = unenroll(home, tmp_path)
+    done = unenroll(home, tmp_path, "--limit", "gone")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "unreachable=0" in done.stdout
     assert [entry.name for entry in Registry(home / "boards.json").list()] == ["stays"]
@@ -67,13 +67,35 @@ def test_a_board_that_is_gone_leaves_and_its_certificates_are_revoked(tmp_path: 
     assert not (tmp_path / "gone.json").exists()
     assert "Stop the services" not in done.stdout or "skipping: [gone]" in done.stdout
 
-    again = unenroll(home, tmp_path)
+    again = unenroll(home, tmp_path, "--limit", "gone")
     assert again.returncode == 0, again.stdout + again.stderr
 
 
 def test_a_board_whose_certificate_is_not_known_leaves_and_it_is_said(tmp_path: Path) -> None:
     home = tmp_path / "home"
     Authority(home / "tls").init()
-    done = unenroll(home, tmp_path)
+    done = unenroll(home, tmp_path, "--limit", "gone")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No certificate of gone is known" in done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("--tags", "removal"), ("-e", "latfarm_unenroll=yes")])
+def test_all_boards_at_once_are_refused_unless_this_is_confirmed(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    home = tmp_path / "home"
+    Authority(home / "tls").init()
+    Registry(home / "boards.json").add("gone", "127.0.0.1:1")
+    done = unenroll(home, tmp_path, *words)
+    assert done.returncode != 0
+    assert "confirm that all leave with -e latfarm_unenroll=all" in " ".join(done.stdout.split())
+    assert [entry.name for entry in Registry(home / "boards.json").list()] == ["gone"]
+
+
+def test_all_boards_leave_once_this_is_confirmed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    Authority(home / "tls").init()
+    Registry(home / "boards.json").add("gone", "127.0.0.1:1")
+    done = unenroll(home, tmp_path, "-e", "latfarm_unenroll=all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert Registry(home / "boards.json").list() == []

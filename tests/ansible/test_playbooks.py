@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "ansible"
 ROLES = ANSIBLE / "roles"
 BIN = Path(sys.executable).parent
-PLAYBOOKS = ("enroll", "unenroll", "upgrade", "rotate-certs", "check", "monitoring")
+PLAYBOOKS = ("enroll", "unenroll", "upgrade", "rollback", "rotate-certs", "check", "monitoring")
 DESCRIBED_IN = {"monitoring": "docs/monitoring.md"}
 """Pages that describe a playbook; docs/how-to/enrol.md describes all others."""
 
@@ -179,16 +179,22 @@ def test_the_agent_has_no_device_and_the_worker_no_network(
         assert worker["PrivateNetwork"] == ["yes"]
         assert worker["DevicePolicy"] == ["closed"]
         assert worker.get("DeviceAllow", []) == host["vars"]["latfarm_device_allow"]
-        assert "/etc/latfarm/tls" in worker["InaccessiblePaths"][0].split()
+        folder = "/etc/latfarm"
+        run_folder = "/run/latfarm"
+        if host["vars"]["latfarm_shared"]:
+            folder, run_folder = f"/etc/latfarm/agents/{name}", f"/run/latfarm-{name}"
+        assert f"{folder}/tls" in worker["InaccessiblePaths"][0].split()
+        assert f"--tls-key {folder}/tls/agent.key" in agent["ExecStart"][0]
+        assert agent["LogNamespace"] == worker["LogNamespace"] == ["latfarm"]
         assert agent["User"] != worker["User"]
         for unit in (agent, worker):
             assert unit["NoNewPrivileges"] == ["yes"]
             assert unit["CapabilityBoundingSet"] == [""]
             assert unit["ProtectSystem"] == ["strict"]
         network = {"AF_INET", "AF_INET6"} & set(worker["RestrictAddressFamilies"][0].split())
-        assert bool(network) == (host["vars"]["latfarm_type"] == "android-host"), name
-        assert "--bench /run/latfarm/bench.sock" in agent["ExecStart"][0]
-        assert "--socket /run/latfarm/bench.sock" in worker["ExecStart"][0]
+        assert not network, name
+        assert f"--bench {run_folder}/bench.sock" in agent["ExecStart"][0]
+        assert f"--socket {run_folder}/bench.sock" in worker["ExecStart"][0]
 
 
 def test_the_agent_accepts_the_command_lines_of_the_services(
@@ -237,6 +243,30 @@ def test_all_tags_are_documented() -> None:
             for role in play.get("roles", []):
                 for tag in role.get("tags", []):
                     assert tag == "always" or f"`{tag}`" in told, tag
+
+
+def test_enrolment_changes_nothing_that_a_member_runs() -> None:
+    """Only these roles may run for a board that may be measuring; the others are guarded."""
+    harmless = {"board", "authority", "wheels", "certificate", "health", "standing"}
+    (play,) = load(ANSIBLE / "enroll.yml")
+    for role in play["roles"]:
+        guard = str(role.get("when", ""))
+        if role["role"] == "pending":
+            assert guard == "board_member"
+        elif role["role"] not in harmless:
+            assert guard.startswith("not board_member"), role
+
+
+def test_a_rollback_keeps_every_file_that_an_upgrade_brings() -> None:
+    """What `pending` compares is what deployment.sh keeps; both lists must name the same files."""
+    kept = (ROLES / "upgrade/files/deployment.sh").read_text()
+    names = re.findall(r"path: \"?([^,\"]+)", (ROLES / "pending/vars/main.yml").read_text())
+    assert len(names) >= 10
+    for name in names:
+        last = name.rpartition("/")[2]
+        unit = re.fullmatch(r"\{\{ latfarm_(agent|worker|settings)_unit \}\}", last)
+        known = "latfarm-$unit" if unit else last.replace("{{ latfarm_rules_file }}", "70-latfarm")
+        assert known in kept, name
 
 
 def test_every_handler_that_a_task_notifies_exists() -> None:

@@ -28,6 +28,8 @@ REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (
     "test_working_day.py",
     "test_enrolment.py",
+    "test_phones_of_a_host.py",
+    "test_shared_machine.py",
     "test_arm64_measurement.py",
     "test_arm64_conformance.py",
     "test_enrolment_pythons.py",

@@ -103,6 +103,8 @@ def main(arguments: Sequence[str]) -> int:
         f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
         "packages of a monitoring machine": lambda: debs.repository(debs.MONITORING),
         "packages of a board with devices": lambda: debs.repository(debs.DEVICES),
+        "packages of a board with an operator": lambda: debs.repository(debs.OPERATOR),
+        "packages of a host of phones": lambda: debs.repository(debs.PHONES),
         f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
     }
     if "--all" in arguments:

@@ -46,7 +46,7 @@ ALIKE = ("settings", "devices", "clock", "journal")
 are tested on amd64."""
 
 SPACES = ("PrivateUsers", "PrivateDevices", "PrivateIPC", "PrivateNetwork")
-EMULATED = "[Service]\n" + "".join(f"{name}=no\n" for name in SPACES)
+EMULATED = "[Service]\nLogNamespace=\n" + "".join(f"{name}=no\n" for name in SPACES)
 """Changes of the units: systemd cannot make these namespaces under emulation. They are tested on
 amd64."""
 

@@ -153,11 +153,14 @@ def test_services_are_hardened(lab: EnrolmentLab, record_property: Any) -> None:
 
 
 def test_logs_are_bounded(lab: EnrolmentLab) -> None:
-    said = lab.boards[0].run("journalctl --no-pager -o cat -u systemd-journald").stdout
-    # The message of journald after it has read its limits.
-    assert re.search(r"^System Journal .* max 100\.0M", said, re.MULTILINE), said
-    logged = lab.boards[0].run("journalctl --no-pager -o cat -u latfarm-agent").stdout
-    assert logged.strip()
+    # The message of a journald after it has read its limits.
+    bounded = re.compile(r"^(System|Runtime) Journal .* max 100\.0M", re.MULTILINE)
+    ours = lab.boards[0].run("journalctl --namespace=latfarm --no-pager -o cat").stdout
+    assert bounded.search(ours), ours
+    assert "serves on" in ours
+    # The bounds of the machine's own journal are as they were.
+    machine = lab.boards[0].run("journalctl --no-pager -o cat -u systemd-journald").stdout
+    assert not bounded.search(machine), machine
 
 
 def test_an_idle_agent_needs_little_memory_and_processor_time(
@@ -197,9 +200,16 @@ def test_a_check_reports_changed_files_and_changes_nothing(lab: EnrolmentLab) ->
     assert drifted.changed["nuc-1"] == 0
     assert drifted.out.count("worker: active") == 2
     assert board.run("cat /etc/latfarm/agent.json").stdout == "{}\n"
-    mended = lab.controller.play("enroll.yml", "--limit", "nuc-0", "--tags", "services,health")
+    # enroll.yml restarts no member; upgrade.yml mends it, and drains it first.
+    left = lab.controller.play("enroll.yml", "--limit", "nuc-0")
+    assert left.well, left.out
+    assert left.changed == {"nuc-0": 0}
+    assert "ansible/upgrade.yml brings: /etc/latfarm/agent.json" in " ".join(left.out.split())
+    mended = lab.controller.play("upgrade.yml", "--limit", "nuc-0,nuc-1")
     assert mended.well, mended.out
     assert mended.changed["nuc-0"] > 0
+    assert mended.changed["nuc-1"] == 0
+    assert board.run("cat /etc/latfarm/agent.json").stdout != "{}\n"
 
 
 def test_a_campaign_finishes_although_boards_fail(lab: EnrolmentLab) -> None:
@@ -281,10 +291,10 @@ def test_a_good_release_is_kept(lab: EnrolmentLab, tmp_path: Path) -> None:
     assert played.well, played.out
     assert board.run("readlink /opt/latfarm/venv").stdout != release
     assert lab.controller.latfarm("boards", "check", "nuc-0", "--json")["well"]
-    # Both upgrades, the bad one and this one, drained the board and resumed it.
+    # All upgrades, also the bad one, drained the board and resumed it.
     events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
     decided = [event["event"] for event in events if event["event"] != "id_pinned"]
-    assert decided == ["resumed", "drained"] * 2
+    assert decided == ["resumed", "drained"] * 3
     again = lab.controller.play("upgrade.yml", "--limit", "nuc-0", latfarm_own_wheels=str(newer))
     assert again.well, again.out
     assert again.changed == {"nuc-0": 0}
@@ -303,7 +313,7 @@ def test_boards_leave_and_the_others_stay(lab: EnrolmentLab) -> None:
 
 def test_a_board_that_left_is_as_it_was_before(lab: EnrolmentLab) -> None:
     shut_out = len(lab.controller.revoked)
-    played = lab.controller.play("unenroll.yml")
+    played = lab.controller.play("unenroll.yml", latfarm_unenroll="all")
     assert played.well, played.out
     # Nothing changes for the boards that have left already. Ansible counts the one change of the
     # list of revoked certificates for the first host.

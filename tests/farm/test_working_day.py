@@ -8,6 +8,7 @@ Each test starts from the state in which the previous test ended.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,18 +130,61 @@ def test_rotate_certs(lab: WorkingDayLab) -> None:
     assert is_well(lab)
 
 
+def services(lab: WorkingDayLab) -> str:
+    """Process ids of the agent and the worker; a restart changes them."""
+    units = "latfarm-agent latfarm-worker"
+    return lab.board.run(f"systemctl show --property=MainPID --value {units}").stdout
+
+
+def test_a_new_release_and_new_units_wait_for_the_upgrade(
+    lab: WorkingDayLab, tmp_path: Path
+) -> None:
+    """enroll.yml names what it leaves to upgrade.yml; a member keeps what it runs."""
+    newer = enrolment.altered(lab.own_wheels_dir, tmp_path / "newer", "cli.py", "# Newer.\n")
+    before = services(lab), lab.board.run("ls -l /opt/latfarm /opt/latfarm/releases").stdout
+    again = play(lab, "enroll.yml", latfarm_own_wheels=str(newer), latfarm_worker_memory_max="4G")
+    assert again.changed == {"nuc-0": 0}
+    assert (services(lab), lab.board.run("ls -l /opt/latfarm /opt/latfarm/releases").stdout) == (
+        before
+    )
+    told = " ".join(again.out.split())
+    assert "nuc-0 is a member and runs" in told
+    assert re.search(
+        r"ansible/upgrade.yml brings: release \S+, /etc/systemd/system/latfarm-worker.service", told
+    ), told
+
+
 def test_upgrade(lab: WorkingDayLab, tmp_path: Path) -> None:
     release = lab.board.run("readlink /opt/latfarm/venv").stdout
     newer = enrolment.altered(
         lab.own_wheels_dir, tmp_path / "newer", "__init__.py", "# A newer release.\n"
     )
-    play(lab, "upgrade.yml", latfarm_own_wheels=str(newer))
+    play(lab, "upgrade.yml", latfarm_own_wheels=str(newer), latfarm_worker_memory_max="4G")
     assert lab.board.run("readlink /opt/latfarm/venv").stdout != release
+    assert "MemoryMax=4G" in lab.board.run("cat /etc/systemd/system/latfarm-worker.service").stdout
     assert is_well(lab)
 
 
+def test_rollback(lab: WorkingDayLab) -> None:
+    """The board goes back to its former release and units, and stays there."""
+    upgraded = lab.board.run("readlink /opt/latfarm/venv").stdout
+    played = play(lab, "rollback.yml")
+    assert re.search(r"nuc-0 runs \S+ again, and not \S+", " ".join(played.out.split()))
+    assert lab.board.run("readlink /opt/latfarm/venv").stdout != upgraded
+    units = lab.board.run("cat /etc/systemd/system/latfarm-worker.service").stdout
+    assert "MemoryMax" not in units
+    assert is_well(lab)
+    events = lab.controller.latfarm("boards", "events", "nuc-0", "--json")
+    assert events[0]["event"] == "resumed"
+    again = play(lab, "rollback.yml")
+    assert again.changed == {"nuc-0": 0}
+
+
 def test_unenroll(lab: WorkingDayLab) -> None:
-    play(lab, "unenroll.yml")
+    refused = lab.controller.play("unenroll.yml")
+    assert refused.code != 0
+    assert set(lab.controller.boards) == {"nuc-0"}
+    play(lab, "unenroll.yml", "--limit", "nuc-0")
     assert lab.controller.boards == {}
     assert lab.watch.run(f"ls {TARGETS}").stdout == ""
     assert enrolment.files(lab.board, KEPT_BY_THE_BOARD) == lab.files_before

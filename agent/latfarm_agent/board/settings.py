@@ -17,6 +17,10 @@
 A setting that the kernel or the board does not have is reported as `absent`; with "required" it
 has failed. A kernel may accept a value and keep another one: only the value that is read back
 counts.
+
+The values from before the first change can be kept in a file and restored from it. It is a JSON
+object: a path gives the value of that file, `power_mode` the number of the power mode, and
+`jetson_clocks` the file in which jetson_clocks has stored the clocks.
 """
 
 from __future__ import annotations
@@ -38,7 +42,14 @@ from latfarm_agent.nvidia import tegra
 _TOOL_S = 60.0
 """How long a vendor's tool may take."""
 
+_MODE_KEY = "power_mode"
+_CLOCKS_KEY = "jetson_clocks"
+"""Keys of values from before that are no files; the paths of files begin with a slash."""
+
 _KEYS = ("required", "files", "power_mode", "jetson_clocks")
+_POWER_MODE = "power mode"
+"""Name of this setting in outcomes."""
+
 _NUMBER = re.compile(r"\((\d+)\)$")
 
 ToolRunner = Callable[..., str]
@@ -144,21 +155,53 @@ def apply(
     """
     run = run or _run
     kept = _kept(before)
-    outcomes: list[SettingOutcome] = []
+    if change == "undo":
+        outcomes = _undo(wanted, kept, root, run)
+        return [_strict(outcome) for outcome in outcomes] if wanted.required else outcomes
+    outcomes = []
     for setting in wanted.files:
         outcomes += _files(setting, kept, change, root)
-    if change != "undo":
-        if wanted.power_mode is not None:
-            outcomes.append(_power_mode(wanted.power_mode, change, run))
-        if wanted.jetson_clocks:
-            outcomes.append(_jetson_clocks(change, run))
+    stored = None
+    if wanted.jetson_clocks and change == "set" and before is not None and _CLOCKS_KEY not in kept:
+        # Before the power mode changes: the bounds of clocks belong to the mode.
+        stored = _store_clocks(before.with_name(f"{before.stem}-clocks.conf"), run)
+    if wanted.power_mode is not None:
+        outcomes.append(_power_mode(wanted.power_mode, change, run))
+    if wanted.jetson_clocks:
+        outcomes.append(_jetson_clocks(change, run))
     if change == "set" and before is not None:
         first = {o.path: o.before for o in outcomes if o.path and o.state is Settled.CHANGED}
+        first.update(_first_mode(outcomes))
+        first.update({_CLOCKS_KEY: str(stored)} if stored else {})
         if set(first) - set(kept):
             write_whole(before, json.dumps({**first, **kept}, indent=1, sort_keys=True) + "\n")
     if not wanted.required:
         return outcomes
     return [_strict(outcome) for outcome in outcomes]
+
+
+def _undo(
+    wanted: Wanted, kept: Mapping[str, str], root: Path, run: ToolRunner
+) -> list[SettingOutcome]:
+    """Restore everything in `kept`, also what is not wanted any more."""
+    outcomes: list[SettingOutcome] = []
+    for setting in wanted.files:
+        outcomes += _files(setting, kept, "undo", root)
+    done = {outcome.path for outcome in outcomes}
+    for path in sorted(path for path in kept if path.startswith("/") and path not in done):
+        outcomes += _files(FileSetting(path, path, kept[path]), kept, "undo", root)
+    if kept.get(_MODE_KEY, "").isdecimal():
+        outcomes.append(_power_mode(int(kept[_MODE_KEY]), "undo", run))
+    if _CLOCKS_KEY in kept:
+        outcomes.append(_restore_clocks(Path(kept[_CLOCKS_KEY]), run))
+    return outcomes
+
+
+def _first_mode(outcomes: list[SettingOutcome]) -> dict[str, str]:
+    """The power mode from before a change; a mode that needs a reboot has been changed, too."""
+    modes = [each for each in outcomes if each.name == _POWER_MODE and each.before.isdecimal()]
+    changed = [each.before for each in modes if each.before != each.wanted]
+    return {_MODE_KEY: changed[0]} if changed else {}
 
 
 def _files(
@@ -206,31 +249,57 @@ def _power_mode(number: int, change: str, run: ToolRunner) -> SettingOutcome:
 
     try:
         before = read()
-        if before != str(number) and change == "set":
+        if before != str(number) and change != "check":
             # For some modes the tool asks for a reboot, which only the operator may decide.
             run(["nvpmodel", "-m", str(number)], "no\n")
         after = read()
     except FileNotFoundError:
-        return _no_tool("power mode", str(number), "nvpmodel")
+        return _no_tool(_POWER_MODE, str(number), "nvpmodel")
     except OSError as error:
-        return SettingOutcome("power mode", str(number), "", "", Settled.FAILED, detail=str(error))
+        return SettingOutcome(_POWER_MODE, str(number), "", "", Settled.FAILED, detail=str(error))
     detail = "" if after == str(number) or change == "check" else "it may need a reboot"
     state = _state(before, after, str(number), change)
-    return SettingOutcome("power mode", str(number), before, after, state, detail=detail)
+    return SettingOutcome(_POWER_MODE, str(number), before, after, state, detail=detail)
+
+
+def _read_clocks(run: ToolRunner) -> str:
+    """Whether clocks stay at their highest value: "locked" or "free"; empty: not told."""
+    clocks = tegra.read_clocks(run(["jetson_clocks", "--show"]))
+    if not clocks:
+        return ""
+    return "locked" if all(each.locked for each in clocks.values()) else "free"
+
+
+def _store_clocks(place: Path, run: ToolRunner) -> Path | None:
+    """Let jetson_clocks store the clocks while they are free; None: it has not stored them."""
+    with contextlib.suppress(OSError):
+        if _read_clocks(run) == "free":
+            with contextlib.suppress(FileNotFoundError):
+                place.unlink()  # the tool would ask whether it may overwrite the file
+            run(["jetson_clocks", "--store", str(place)])
+            return place
+    return None
+
+
+def _restore_clocks(place: Path, run: ToolRunner) -> SettingOutcome:
+    """Source: NVIDIA, "Jetson Linux Developer Guide", section "Maximizing Jetson Performance"."""
+    try:
+        before = _read_clocks(run)
+        run(["jetson_clocks", "--restore", str(place)])
+        after = _read_clocks(run)
+    except FileNotFoundError:
+        return _no_tool("clocks", "free", "jetson_clocks")
+    except OSError as error:
+        return SettingOutcome("clocks", "free", "", "", Settled.FAILED, detail=str(error))
+    return SettingOutcome("clocks", "free", before, after, _state(before, after, "free", "undo"))
 
 
 def _jetson_clocks(change: str, run: ToolRunner) -> SettingOutcome:
-    def read() -> str:
-        clocks = tegra.read_clocks(run(["jetson_clocks", "--show"]))
-        if not clocks:
-            return ""
-        return "locked" if all(each.locked for each in clocks.values()) else "free"
-
     try:
-        before = read()
+        before = _read_clocks(run)
         if before != "locked" and change == "set":
             run(["jetson_clocks"])
-        after = read()
+        after = _read_clocks(run)
     except FileNotFoundError:
         return _no_tool("clocks", "locked", "jetson_clocks")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,7 @@ class Jetson:
 
     def __init__(self, mode: int = 2, stubborn: bool = False) -> None:
         self.mode, self.locked, self.stubborn = mode, False, stubborn
+        self.stored_in_mode: int | None = None
 
     def __call__(self, arguments: list[str], data: str = "") -> str:
         if arguments[0] == "nvpmodel":
@@ -98,6 +100,11 @@ class Jetson:
             return f"NV Power Mode: MODE_{self.mode}\n{self.mode}\n"
         if len(arguments) == 1:
             self.locked = True
+        elif arguments[1] == "--store":
+            self.stored_in_mode = self.mode
+            Path(arguments[2]).write_text("locked" if self.locked else "free")
+        elif arguments[1] == "--restore":
+            self.locked = Path(arguments[2]).read_text() == "locked"
         low = 1300500000 if self.locked else 114750000
         return f"GPU MinFreq={low} MaxFreq=1300500000 CurrentFreq={low}\n"
 
@@ -113,6 +120,47 @@ def test_power_mode_and_clocks_of_a_jetson(tmp_path: Path) -> None:
     assert (mode.state, mode.before, mode.found) == (Settled.CHANGED, "2", "0")
     assert (clocks.state, clocks.before, clocks.found) == (Settled.CHANGED, "free", "locked")
     assert {o.state for o in apply(wanted, root=tmp_path, run=board)} == {Settled.KEPT}
+
+
+def test_undo_puts_back_power_mode_and_clocks_of_a_jetson(tmp_path: Path) -> None:
+    board, before = Jetson(mode=2), tmp_path / "before.json"
+    wanted = Wanted(True, power_mode=0, jetson_clocks=True)
+    for _ in range(2):  # the second run must keep the values from before the first one
+        apply(wanted, before, root=tmp_path, run=board)
+        assert (board.mode, board.locked) == (0, True)
+    assert board.stored_in_mode == 2
+    outcomes = apply(wanted, before, root=tmp_path, run=board, change="undo")
+    assert [(o.name, o.state, o.found) for o in outcomes] == [
+        ("power mode", Settled.CHANGED, "2"),
+        ("clocks", Settled.CHANGED, "free"),
+    ]
+    assert (board.mode, board.locked) == (2, False)
+
+
+def test_undo_leaves_a_jetson_alone_that_was_as_wanted(tmp_path: Path) -> None:
+    board, before = Jetson(mode=0), tmp_path / "before.json"
+    board.locked = True
+    wanted = Wanted(True, power_mode=0, jetson_clocks=True)
+    apply(wanted, before, root=tmp_path, run=board)
+    assert apply(wanted, before, root=tmp_path, run=board, change="undo") == []
+    assert (board.mode, board.locked) == (0, True)
+
+
+def test_a_mode_that_cannot_be_put_back_without_a_reboot_is_told(tmp_path: Path) -> None:
+    board, before = Jetson(mode=2), tmp_path / "before.json"
+    apply(Wanted(power_mode=0), before, root=tmp_path, run=board)
+    board.stubborn = True
+    (mode,) = apply(Wanted(power_mode=0), before, root=tmp_path, run=board, change="undo")
+    assert (mode.state, mode.wanted, mode.found) == (Settled.FAILED, "2", "0")
+    assert "reboot" in str(mode)
+
+
+def test_undo_restores_files_that_are_not_wanted_any_more(root: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    apply(Wanted(files=(GOVERNOR,)), before, root=root)
+    outcomes = apply(Wanted(), before, root=root, change="undo")
+    assert {o.state for o in outcomes} == {Settled.CHANGED}
+    assert governors(root) == ["schedutil", "schedutil"]
 
 
 def test_a_mode_that_needs_a_reboot_has_failed(tmp_path: Path) -> None:
@@ -155,3 +203,52 @@ def test_the_command_tells_and_fails(
     assert capsys.readouterr().out.count(": kept: wanted x, read x") == 2
     shutil.rmtree(root)
     assert cli.main(["settle", str(path)]) == 1
+
+
+NVPMODEL = """\
+#!/bin/sh
+# Reads and sets a number in a file, with the lines of the vendor's tool.
+case $1 in
+  -m) read -r answer && [ "$answer" = no ] && echo "$2" >{state}/mode ;;
+esac
+echo "NV Power Mode: MODE_$(cat {state}/mode)"
+cat {state}/mode
+"""
+JETSON_CLOCKS = """\
+#!/bin/sh
+# Locks, stores, restores and shows one clock; the vendor's tool asks before it overwrites a file.
+case $1 in
+  '') echo 1300500000 >{state}/low ;;
+  --store) [ ! -e "$2" ] && cp {state}/low "$2" || exit 1 ;;
+  --restore) cp "$2" {state}/low ;;
+  --show) echo "GPU MinFreq=$(cat {state}/low) MaxFreq=1300500000 CurrentFreq=$(cat {state}/low)" ;;
+  *) exit 2 ;;
+esac
+"""
+
+
+def test_the_tools_of_a_jetson_put_back_what_they_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command runs stand-ins of the vendor's tools, as enrolment and leaving run it."""
+    programs, state = tmp_path / "bin", tmp_path / "state"
+    programs.mkdir()
+    state.mkdir()
+    for name, text in (("nvpmodel", NVPMODEL), ("jetson_clocks", JETSON_CLOCKS)):
+        (programs / name).write_text(text.format(state=state))
+        (programs / name).chmod(0o755)
+    (state / "mode").write_text("2\n")
+    (state / "low").write_text("114750000\n")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    file, before = tmp_path / "settings.json", tmp_path / "settings-before.json"
+    file.write_text(json.dumps({"required": True, "power_mode": 0, "jetson_clocks": True}))
+    words = ["settle", str(file), "--before", str(before)]
+    assert cli.main(words) == 0
+    assert cli.main(words) == 0  # as at each boot
+    assert (state / "mode").read_text() == "0\n"
+    assert (state / "low").read_text() == "1300500000\n"
+    capsys.readouterr()
+    assert cli.main([*words, "--undo"]) == 0
+    assert (state / "mode").read_text() == "2\n"
+    assert (state / "low").read_text() == "114750000\n"
+    assert capsys.readouterr().out.count(": changed:") == 2

@@ -25,6 +25,12 @@ MONITORING = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
 DEVICES = ("chrony", "udev")
 """Packages of boards that synchronise their clock and manage devices themselves."""
 
+PHONES = ("adb",)
+"""Packages of a host that drives phones."""
+
+OPERATOR = ("sudo",)
+"""Packages of a board whose operator is not root."""
+
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 """Keys that sign Debian's packages, on the host."""
 

@@ -115,6 +115,21 @@ class LabController:
         }
         self._inventory.write_text(json.dumps(groups))
 
+    def stock_machine(
+        self, machine: VirtualBoard, kind: str, of: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Write an inventory in which several boards share a machine.
+
+        Args:
+            machine: the machine that Ansible reaches for each of them.
+            kind: name of the group of their type, for example "android_host".
+            of: variables of each board, by the board's name.
+        """
+        hosts = {name: {**_connection(machine), **own} for name, own in of.items()}
+        shared = {**self._variables, "latfarm_shared": True}
+        groups = {"boards": {"vars": shared, "children": {kind: {"hosts": hosts}}}}
+        self._inventory.write_text(json.dumps(groups))
+
     def play(self, name: str, *words: str, **variables: Any) -> PlaybookResult:
         """Run a playbook.
 
@@ -170,6 +185,11 @@ class LabController:
         """The boards that `latfarm` knows, by name."""
         known: dict[str, Any] = json.loads((self.home / "boards.json").read_text())["boards"]
         return known
+
+    @property
+    def host_vars(self) -> Path:
+        """The folder beside the inventory where Ansible looks for variables of single hosts."""
+        return self._folder / "host_vars"
 
     @property
     def revoked(self) -> list[str]:
