@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from latfarm_controller.api.client import ControllerClient
     from latfarm_controller.api.connect import Guard
+    from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
@@ -254,6 +255,21 @@ class LatencyDatabase:
         for place, end in client.query_many([questions[place] for place in places]):
             yield places[place], end
 
+    @property
+    def remote(self) -> bool:
+        """Whether the controller of another machine answers."""
+        return bool(self._config.controller)
+
+    def estimate_many(self, asked: Iterable[AskedEstimate]) -> Iterator[tuple[int, EstimateEnd]]:
+        """The ends of candidates that a controller answers without a board, with their places.
+
+        Raises:
+            NoSuchCallError: the controller is an older one.
+        """
+        client = self._connect(host=True)
+        assert client is not None
+        yield from client.estimate_many(asked)
+
     def _connect(self, *, host: bool) -> ControllerClient | None:
         """A client of a running controller; without one, of a hosted one, or None."""
         from latfarm_controller.api.connect import connected, wait_for_holder
@@ -271,7 +287,7 @@ class LatencyDatabase:
 
     def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
         """What the store of this home answers by itself, or refuses, by position."""
-        from latfarm_controller.app.stored_answers import StoredAnswers
+        from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
         from latfarm_controller.store.duckdb import DuckDBStore
         from latfarm_controller.store.lock import StoreLock
         from latfarm_controller.training.bundle_notes import NewestNotes
@@ -295,12 +311,14 @@ class LatencyDatabase:
         with lock, DuckDBStore(config.store_file, index=index) as store:
             answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
             asked = [questions[place] for place in sound]
+            platforms: list[str] | None = None
             for place, found in zip(sound, answers.find(asked), strict=True):
                 if found is not None:
                     ended[place] = found
                 elif not questions[place].measure:
-                    known = tuple(newest(config.bundles_dir))
-                    ended[place] = answers.nothing(questions[place], known)
+                    if platforms is None:
+                        platforms = answers.known(tuple(newest(config.bundles_dir)))
+                    ended[place] = nothing_stored(questions[place], platforms)
         return ended
 
 

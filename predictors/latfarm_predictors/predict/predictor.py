@@ -41,7 +41,7 @@ from latfarm_predictors.learned.network_figures import (
 )
 from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.learned.score_pool import CoverageGuarantee
-from latfarm_predictors.predict.answer import Answer, EnergyAnswer
+from latfarm_predictors.predict.answer import SUM, Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
@@ -185,6 +185,7 @@ class PlatformPredictor:
                     guarantee=guarantee,
                     unsupported=() if strange.isdisjoint(rows) else unsupported(parts, kernels),
                     bundle=self.bundle,
+                    method=SUM,
                 )
             )
         return answers
