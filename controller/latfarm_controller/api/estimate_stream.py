@@ -12,6 +12,8 @@ import queue
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from latfarm_predictors.collector import collector_waits
+
 from latfarm_controller.api import estimate_messages
 from latfarm_controller.app.estimating import (
     AskedEstimate,
@@ -55,8 +57,9 @@ async def answer(
 
 def _answered(messages: Sequence[Any], estimating: Estimating) -> tuple[Any, list[str]]:
     """The message that answers some requests, and the platforms of what was predicted."""
-    asked = [estimate_messages.asked_from_pb(message) for message in messages]
-    ends = estimating.ends(asked)
+    with collector_waits():
+        asked = [estimate_messages.asked_from_pb(message) for message in messages]
+        ends = estimating.ends(asked)
     platforms = {message.place: message.question.platform for message in messages}
     predicted = [platforms[place] for place, end in ends if isinstance(end, PredictedLatency)]
     return estimate_messages.ends_to_pb(ends), predicted

@@ -7,6 +7,7 @@ A predictor does not know how it is made: `fitting.fit_predictor` makes one from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypedDict
@@ -14,6 +15,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from latfarm_predictors.baselines.fitting import Baselines
+from latfarm_predictors.collector import collector_waits
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.features.layers import Peaks
@@ -54,6 +56,8 @@ from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
+_MANY = 16
+"""From this number of networks in one call on, the garbage collector waits for the call."""
 _SMALL_CALLS = 10.0
 """A kernel counts as small when it takes less than this many calls of an empty model."""
 _SMALL_MS = 0.05
@@ -140,7 +144,8 @@ class PlatformPredictor:
             BundleError: the predictor is of a bundle whose models do not fit together.
         """
         normal_quantile(coverage)
-        with usable_bundle(self.bundle):
+        waits = collector_waits() if len(graphs) >= _MANY else nullcontext()
+        with waits, usable_bundle(self.bundle):
             return self._answers(graphs, coverage)
 
     def _answers(self, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
