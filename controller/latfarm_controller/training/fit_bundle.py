@@ -18,6 +18,7 @@ from latfarm_controller.campaigns.sampling.sibling import predictor_of
 from latfarm_controller.errors import UsageError
 from latfarm_controller.training.data_revision import KEY, DataRevision, RowChanges
 from latfarm_controller.training.energy import fit_energy
+from latfarm_controller.training.foreign_rows import NO_FOREIGN, ForeignNetworks
 from latfarm_controller.training.insight_trial import InsightWays, choose_way
 from latfarm_controller.training.pooling import other_scores
 from latfarm_controller.training.training_set import TrainingSet
@@ -61,6 +62,7 @@ class TrainingInputs:
         parent: the model that is trained further; None: everything is fitted.
         trial: why the times rest on what they do, where that was decided for the parent.
         frozen_set: name of the set of networks that were left out; empty if there is none.
+        foreign: networks of other farms, where somebody asked to train with them.
     """
 
     platform: str
@@ -71,6 +73,7 @@ class TrainingInputs:
     parent: ParentModel | None = None
     trial: Mapping[str, Any] = field(default_factory=dict)
     frozen_set: str = ""
+    foreign: ForeignNetworks = NO_FOREIGN
 
 
 def fit_bundle(
@@ -101,6 +104,7 @@ def fit_bundle(
 
     with _one_thread():
         data, trial = choose_way(inputs.ways, inputs.seed)
+    data = inputs.foreign.added_to(data)
     config = inputs.sibling_config
     sibling = predictor_of(config, inputs.platform) if config else None
     started_s = time.time()
@@ -112,6 +116,7 @@ def fit_bundle(
         ) from error
     told = provenance(data, inputs.seed, started_s)
     told["insight"]["trial"] = dict(inputs.trial) or trial.to_json()
+    told |= inputs.foreign.provenance()
     if inputs.frozen_set:
         told["frozen_set"] = inputs.frozen_set
     if inputs.parent is not None:

@@ -136,6 +136,14 @@ def show_bundle(
         ("made at", str(told.get("trained_at", "unknown"))),
         ("kernels", str(told.get("kernels", "unknown"))),
         ("calibration networks", str(len(told.get("networks", ())))),
+        *(
+            (
+                "of other farms",
+                f"{theirs.get('networks', 0)} networks: "
+                + ", ".join(str(theirs.get(name, "")) for name in ("source", "licence", "method")),
+            )
+            for theirs in told.get("foreign", ())
+        ),
         ("intervals", promised.sentence),
         ("effect of a slow core", f"shift of the exponent {core.shift:+.2f}, {core.pairs} pairs"),
         ("noise of the host", noise.sentence or "unknown"),

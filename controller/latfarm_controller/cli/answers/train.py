@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
@@ -19,6 +20,18 @@ Since = Annotated[
         help="Train a model further instead of making it anew: a time such as 2026-11-20T12:00 or "
         "an age such as 7d trains the model in use with the rows since then; the number of a model "
         "or the revision of its rows trains that model with what came later.",
+    ),
+]
+Foreign = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--foreign",
+        metavar="SOURCE",
+        help="Also train with the networks that this source measured on the platform "
+        "(latfarm db import; latfarm results --foreign names sources). May be repeated. They teach "
+        "the correction from sums of kernels to networks, and the width of intervals; kernels are "
+        "learned from own measurements alone. The bundle names source and licence. Without this, "
+        "no measurement of others trains a model.",
     ),
 ]
 Promote = Annotated[
@@ -39,6 +52,7 @@ def register(app: typer.Typer) -> None:
 def train(
     platform: inputs.Platform,
     since: Since = "",
+    foreign: Foreign = None,
     promote: Promote = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -58,13 +72,16 @@ def train(
       latfarm train -p local-onnxruntime1.31-fp32-1t
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
+      latfarm train -p local-onnxruntime1.31-fp32-1t --foreign "another lab"
     """
+    if since and foreign:
+        raise UsageError("--since and --foreign contradict each other; train without --since")
     from latfarm_controller.api.database_client import held
     from latfarm_controller.config import load_config
 
     config = load_config()
     with held(config, wait_s):
-        entered = _train(config, platform, since, promote=promote)
+        entered = _train(config, platform, since, foreign or [], promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
@@ -84,7 +101,7 @@ def train(
 
 
 def _train(
-    config: ControllerConfig, platform: str, since: str, *, promote: bool
+    config: ControllerConfig, platform: str, since: str, foreign: list[str], *, promote: bool
 ) -> EnteredModel | None:
     """Train a model; None if nothing is new. The store is held by this process."""
     from latfarm_controller.cli.shell.progress import StageBars, bars
@@ -98,7 +115,13 @@ def _train(
         if asked is None:
             campaign, seed, chain = trained_from(store, folder, platform, added=True)
             found = read_inputs(
-                store, platform, campaign, seed=seed, bundles_dir=folder, chain=chain
+                store,
+                platform,
+                campaign,
+                seed=seed,
+                bundles_dir=folder,
+                chain=chain,
+                foreign=foreign,
             )
         else:
             further = inputs_since(store, folder, platform, asked)
