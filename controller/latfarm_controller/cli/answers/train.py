@@ -22,10 +22,10 @@ Since = Annotated[
         "or the revision of its rows trains that model with what came later.",
     ),
 ]
-Foreign = Annotated[
+ForeignSource = Annotated[
     list[str] | None,
     typer.Option(
-        "--foreign",
+        "--foreign-source",
         metavar="SOURCE",
         help="Also train with the networks that this source measured on the platform "
         "(latfarm db import; latfarm results --foreign names sources). May be repeated. They teach "
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 def train(
     platform: inputs.Platform,
     since: Since = "",
-    foreign: Foreign = None,
+    foreign_source: ForeignSource = None,
     promote: Promote = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -72,16 +72,18 @@ def train(
       latfarm train -p local-onnxruntime1.31-fp32-1t
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
-      latfarm train -p local-onnxruntime1.31-fp32-1t --foreign "another lab"
+      latfarm train -p local-onnxruntime1.31-fp32-1t --foreign-source "another lab"
     """
-    if since and foreign:
-        raise UsageError("--since and --foreign contradict each other; train without --since")
+    if since and foreign_source:
+        raise UsageError(
+            "--since and --foreign-source contradict each other; train without --since"
+        )
     from latfarm_controller.api.database_client import held
     from latfarm_controller.config import load_config
 
     config = load_config()
     with held(config, wait_s):
-        entered = _train(config, platform, since, foreign or [], promote=promote)
+        entered = _train(config, platform, since, foreign_source or [], promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
