@@ -43,6 +43,7 @@ from latfarm_controller.errors import (
     UsageError,
 )
 from latfarm_controller.latency import (
+    TOGETHER,
     LatencyDatabase,
     Model,
     QueryOptions,
@@ -55,11 +56,6 @@ MEASURED, PREDICTED = "measured", "predicted"
 """Where a latency is from: the store, or the newest bundle of the platform."""
 STORE_ONLY = QueryOptions(measure=False)
 """The store answers, and no board is asked."""
-TOGETHER = 500
-"""Number of candidates that are read, looked up and predicted together.
-
-The networks of that many take about 100 MB. Kernels that several of them have are predicted once,
-and what is learned of kernels is kept for those that follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
+TOGETHER = 500
+"""Number of candidates that are read and looked up together where no board is asked.
+
+The networks of that many take about 100 MB."""
 Model = Graph | str | Path
 """A network: as a Graph, or the path of an ONNX or TFLite file."""
 
@@ -220,19 +225,23 @@ class LatencyDatabase:
         batch_size: int = 0,
         options: QueryOptions | None = None,
     ) -> Iterator[LatencyAnswer]:
-        """The latencies of networks on platforms, each as soon as it is there."""
-        names: list[str] = []
-        questions: list[Question] = []
-        for name, platform, asked in asked_of(
-            models, platforms, batch_size, options or QueryOptions()
-        ):
-            if isinstance(asked, Exception):
-                yield LatencyAnswer(name, platform, error=asked)
-                continue
-            names.append(name)
-            questions.append(asked)
-        for place, end in self.ask(questions):
-            yield answer_of(names[place], questions[place], end)
+        """The latencies of networks on platforms, each as soon as it is there.
+
+        Where no board is asked, only `TOGETHER` networks are held at a time.
+        """
+        chosen = options or QueryOptions()
+        asked = asked_of(models, platforms, batch_size, chosen)
+        while batch := list(islice(asked, None if chosen.measure else TOGETHER)):
+            names: list[str] = []
+            questions: list[Question] = []
+            for name, platform, question in batch:
+                if isinstance(question, Exception):
+                    yield LatencyAnswer(name, platform, error=question)
+                    continue
+                names.append(name)
+                questions.append(question)
+            for place, end in self.ask(questions):
+                yield answer_of(names[place], questions[place], end)
 
     def ask(self, questions: Sequence[Question]) -> Iterator[tuple[int, Found | Exception]]:
         """The ends of questions, each with the position of its question, as they come."""

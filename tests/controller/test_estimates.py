@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller import estimates
 from latfarm_controller.errors import NotMeasuredError, UsageError
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
-from latfarm_controller.latency import QueryOptions
+from latfarm_controller.latency import TOGETHER, QueryOptions, query_many
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
@@ -110,7 +109,26 @@ def test_thousands_of_candidates_are_predicted_in_one_call() -> None:
         most = max(most, len(alive))
     assert made == 2200
     assert sources == {MEASURED: 5, PREDICTED: 2195}
-    assert most <= 2 * estimates.TOGETHER  # networks are not kept, however many there are
+    assert most <= 2 * TOGETHER  # networks are not kept, however many there are
+
+
+@pytest.mark.usefixtures("home")
+def test_thousands_of_questions_to_the_store_hold_few_networks() -> None:
+    alive: list[int] = []
+
+    def candidates() -> Iterator[Graph]:
+        for number in range(1, 1301):
+            graph = network(number)
+            weakref.finalize(graph, alive.pop)
+            alive.append(number)
+            yield graph
+
+    most = hits = 0
+    for each in query_many(candidates(), [PLATFORM], measure=False):
+        most = max(most, len(alive))
+        hits += each.hit
+    assert hits == 3
+    assert most <= 2 * TOGETHER
 
 
 @pytest.mark.usefixtures("home")
