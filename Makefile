@@ -164,7 +164,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-nas bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -198,6 +198,9 @@ bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it ha
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)
+
+bench-nas: setup ## 10,000 candidates in one call: speed, memory, and their ranking beside FLOPs; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nas.bench $(or $(BENCH_FLAGS),--write benchmarks/nas/nas.json)
 
 bench-networks: setup ## networks that a predictor has never seen, beside every baseline, and coverage
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.networks --write $(or $(BENCH_FLAGS),--simulate npu --simulate gpu --simulate cpu --simulate drawn)

@@ -59,6 +59,7 @@ _RESULT = (
     "measured_at_s",
     "board_ms",
     "memory_bytes",
+    "device_memory_bytes",
 )
 
 

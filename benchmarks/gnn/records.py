@@ -82,6 +82,14 @@ class Results:
         self._content["sources"][name] = dict(facts)
         self._write()
 
+    def durations_s(self) -> dict[str, float]:
+        """How long the fits of each method took together in seconds, those of earlier runs too."""
+        found: dict[str, float] = {}
+        for key, record in self._content["jobs"].items():
+            method = key.split("/")[-2]
+            found[method] = found.get(method, 0.0) + float(record.get("seconds", 0.0))
+        return {name: round(found[name], 1) for name in sorted(found)}
+
     def _write(self) -> None:
         if self._path is not None:
             with written_whole(self._path, make_folder=True) as part:

@@ -243,7 +243,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, ControllerError) as error:
         print(f"bench-gnn: {error}", file=sys.stderr)
         return 2
-    print(f"\nhost: {watch.told()}; figures of times mean something on a quiet machine only")
+    told_s = results.durations_s()
+    print(f"\nseconds of all fits in the file: {told_s}, together {sum(told_s.values()):.0f}")
+    print(f"host: {watch.told()}; figures of times mean something on a quiet machine only")
     return 0
 
 

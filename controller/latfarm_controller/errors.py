@@ -14,6 +14,7 @@ ControllerError (exit 1)
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it
 ├── NotMeasuredError (exit 1)      a question has no stored answer, and nothing may be measured
+├── NoSuchCallError (exit 1)       the controller is an older one, without a call that is made
 ├── PromotionRefusedError (exit 1) a model predicts the frozen set worse than the one in use
 ├── WheelError (exit 1)            wheels for a board cannot be built or fetched
 └── FarmError (exit 1)             no board can run it, or a shard or builder died
@@ -78,6 +79,10 @@ class StoreBusyError(StoreError):
 
 class NotMeasuredError(ControllerError):
     """The store has no answer to a question that forbids to measure."""
+
+
+class NoSuchCallError(ControllerError):
+    """The controller that was called is an older one and does not know the call."""
 
 
 class PromotionRefusedError(ControllerError):

@@ -2,8 +2,11 @@
 
 An architecture search compares thousands of networks, and no board measures that many. So what the
 store knows is answered from it, the rest is predicted by the newest bundle of the platform, and
-each answer says which of both it is. The store is asked as `latfarm_controller.latency` asks it:
-over gRPC where a controller runs, here or on another machine. The bundles are those of this home.
+each answer says which of both it is. The controller of another machine (`LATFARM_CONTROLLER`)
+answers with its own store and its own bundles. Otherwise the store of this home is asked as
+`latfarm_controller.latency` asks it, and this process predicts with the bundles of this home.
+
+However many candidates there are, only some hundred networks are held at a time.
 
 ```python
 from latfarm_controller.estimates import estimate_many
@@ -15,17 +18,32 @@ for each in estimate_many(graphs, ["local-onnxruntime1.31-fp32-1t"]):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
 
-from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
 
+from latfarm_controller.app.estimating import (
+    DEFAULT_COVERAGE,
+    AskedEstimate,
+    EstimateEnd,
+    PredictedLatency,
+    Predictors,
+    neither,
+)
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import load_config
-from latfarm_controller.errors import ControllerError, NotMeasuredError, UsageError
+from latfarm_controller.errors import (
+    ControllerError,
+    NoSuchCallError,
+    NotMeasuredError,
+    UsageError,
+)
 from latfarm_controller.latency import (
+    TOGETHER,
     LatencyDatabase,
     Model,
     QueryOptions,
@@ -33,10 +51,7 @@ from latfarm_controller.latency import (
     asked_of,
 )
 
-if TYPE_CHECKING:
-    from latfarm_predictors.predict.answer import Answer
-    from latfarm_predictors.predict.predictor import PlatformPredictor
-
+Tag = TypeVar("Tag")
 MEASURED, PREDICTED = "measured", "predicted"
 """Where a latency is from: the store, or the newest bundle of the platform."""
 STORE_ONLY = QueryOptions(measure=False)
@@ -57,6 +72,8 @@ class Estimate:
         unsupported: the nodes that the platform cannot run or no regressor knows, with the reason.
         unsupported_ms: predicted time of these nodes in milliseconds, a part of the latency.
         error: why there is no latency; None if there is one.
+        method: what predicted: `sum`, or the name of the corrector that the bundle ships; empty
+            for a measurement.
     """
 
     model: str
@@ -68,26 +85,7 @@ class Estimate:
     unsupported: tuple[str, ...] = ()
     unsupported_ms: float = 0.0
     error: Exception | None = None
-
-
-class Bundles:
-    """Predicts from the newest bundles of this home; each is loaded once. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._opened: dict[str, PlatformPredictor] = {}
-
-    def predict(self, platform: str, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
-        """Predict networks on a platform.
-
-        Raises:
-            UsageError: the platform has no bundle.
-            BundleError: its bundle is damaged.
-        """
-        from latfarm_controller.training.bundles import open_bundle
-
-        if platform not in self._opened:
-            self._opened[platform] = open_bundle(load_config().bundles_dir, platform)
-        return self._opened[platform].predict_many(graphs, coverage)
+    method: str = ""
 
 
 def estimate_many(
@@ -95,14 +93,15 @@ def estimate_many(
     platform_names: Sequence[str],
     *,
     batch_size: int = 0,
-    coverage: float = 0.9,
+    coverage: float = DEFAULT_COVERAGE,
     predict: bool = True,
     options: QueryOptions = STORE_ONLY,
 ) -> Iterator[Estimate]:
-    """The latencies of networks on platforms, those of the store first.
+    """The latencies of networks on platforms, as they come; among neighbours, stored ones first.
 
     A model that cannot be read, or that neither the store nor a bundle knows, has an estimate with
-    an `error`; the others go on.
+    an `error`; the others go on. Models are taken one by one, so that `models` may make them as
+    they are needed.
 
     Args:
         models: ONNX files or Graphs.
@@ -117,102 +116,117 @@ def estimate_many(
     """
     if options.measure:
         raise UsageError("an estimate asks no board; use query_many to measure")
-    names: list[str] = []
-    questions: list[Question] = []
-    for name, platform, asked in asked_of(models, platform_names, batch_size, options):
-        if isinstance(asked, Exception):
-            yield Estimate(name, platform, error=asked)
-            continue
-        names.append(name)
-        questions.append(asked)
-    missed: dict[int, Exception] = {}
-    with LatencyDatabase() as database:
-        for place, end in database.ask(questions):
-            if isinstance(end, NotMeasuredError) and predict:
-                missed[place] = end
-            else:
-                yield _told(names[place], questions[place], end)
-    for place, answer in predictions(questions, missed, coverage).items():
-        platform = questions[place].platform
-        if isinstance(answer, Exception):
-            yield Estimate(names[place], platform, error=answer)
-        else:
-            yield _predicted(names[place], platform, answer)
+    asked = asked_of(models, platform_names, batch_size, options)
+    told = (((name, platform), question) for name, platform, question in asked)
+    config = load_config()
+    with LatencyDatabase(config) as database:
+        estimator = Estimator(database, config.bundles_dir, predict=predict, coverage=coverage)
+        for (name, platform), question, end in estimator.ends(told):
+            yield _estimate(name, platform, question, end)
 
 
-def predictions(
-    questions: Sequence[Question], missed: Mapping[int, Exception], coverage: float = 0.9
-) -> dict[int, Answer | Exception]:
-    """Predict what the store could not answer; a platform without a bundle fails alone.
+class Estimator:
+    """Answers questions without a board. Not thread-safe.
 
     Args:
-        questions: all questions.
-        missed: by position, the error that the store answered with.
-        coverage: share of cases in which the latency shall lie in the interval.
+        database: where the store is asked.
+        bundles_dir: the folder of the bundles of this home.
+        predict: whether to predict what the store does not know.
+        coverage: share of cases in which a predicted latency shall lie in its interval.
     """
-    bundles = Bundles()
-    found: dict[int, Answer | Exception] = {}
-    by_platform: dict[str, list[tuple[int, Graph]]] = {}
-    for place, error in missed.items():
-        graph = questions[place].graph
-        if graph is None:
-            found[place] = error
-        else:
-            by_platform.setdefault(questions[place].platform, []).append((place, graph))
-    for platform, asked in by_platform.items():
-        try:
-            answers = bundles.predict(platform, [graph for _, graph in asked], coverage)
-        except (ControllerError, PredictorsError) as error:
-            found.update((place, _both(missed[place], error)) for place, _ in asked)
-            continue
-        found.update(zip((place for place, _ in asked), answers, strict=True))
-    return found
+
+    def __init__(
+        self,
+        database: LatencyDatabase,
+        bundles_dir: Path,
+        *,
+        predict: bool = True,
+        coverage: float = DEFAULT_COVERAGE,
+    ) -> None:
+        self._database = database
+        self._predictors = Predictors(bundles_dir)
+        self._predict = predict
+        self._coverage = coverage
+
+    def ends(
+        self, asked: Iterable[tuple[Tag, Question | Exception]]
+    ) -> Iterator[tuple[Tag, Question | Exception, EstimateEnd]]:
+        """How questions end, each with its tag, in another order than they were asked.
+
+        Args:
+            asked: pairs of a tag, which the caller chooses, and a question; an error in the place
+                of a question is its end. They are taken when there is room for them.
+        """
+        left = iter(asked)
+        if self._database.remote:
+            held: dict[int, tuple[Tag, Question | Exception]] = {}
+            try:
+                for place, end in self._database.estimate_many(self._numbered(left, held)):
+                    yield (*held.pop(place), end)
+            except NoSuchCallError:  # then its store answers alone, and the bundles of this home
+                left = chain(list(held.values()), left)
+            else:
+                return
+        while batch := list(islice(left, TOGETHER)):
+            for place, end in self._here([question for _, question in batch]):
+                yield (*batch[place], end)
+
+    def _numbered(
+        self,
+        asked: Iterator[tuple[Tag, Question | Exception]],
+        held: dict[int, tuple[Tag, Question | Exception]],
+    ) -> Iterator[AskedEstimate]:
+        """The candidates for a controller; each is held by its number until it ends."""
+        for place, each in enumerate(asked):
+            held[place] = each
+            yield AskedEstimate(place, each[1], self._predict, self._coverage)
+
+    def _here(self, asked: Sequence[Question | Exception]) -> Iterator[tuple[int, EstimateEnd]]:
+        """The ends of some questions with the predictors of this process."""
+        sound: list[tuple[int, Question]] = []
+        for place, question in enumerate(asked):
+            if isinstance(question, Exception):
+                yield place, question
+            else:
+                sound.append((place, question))
+        missed: dict[str, list[tuple[int, Graph, Exception]]] = {}
+        for index, end in self._database.ask([question for _, question in sound]):
+            place, question = sound[index]
+            graph = question.graph
+            if self._predict and isinstance(end, NotMeasuredError) and graph is not None:
+                missed.setdefault(question.platform, []).append((place, graph, end))
+            else:
+                yield place, end
+        for platform, together in missed.items():
+            graphs = [graph for _, graph, _ in together]
+            answers = self._predictors.predict(platform, graphs, self._coverage)
+            for (place, _, error), answer in zip(together, answers, strict=True):
+                if isinstance(answer, Exception):
+                    yield place, neither(error, answer)
+                else:
+                    yield place, PredictedLatency.of(answer)
 
 
-def _both(missed: Exception, no_bundle: Exception) -> Exception:
-    """Why there is neither a measurement nor a prediction."""
-    if not isinstance(no_bundle, UsageError):
-        return no_bundle
-    text = str(missed).split("; leave out", 1)[0]
-    return NotMeasuredError(
-        f"{text}, and no bundle of the platform predicts it; make one with latfarm characterize, "
-        "or see latfarm probes"
-    )
-
-
-def _told(name: str, question: Question, end: Found | Exception) -> Estimate:
-    """What the store answered."""
+def _estimate(
+    name: str, platform: str, question: Question | Exception, end: EstimateEnd
+) -> Estimate:
+    """What a question about a model led to."""
+    if isinstance(end, PredictedLatency):
+        return Estimate(
+            name,
+            platform,
+            end.latency_ms,
+            PREDICTED,
+            end.interval_ms,
+            end.calibrated,
+            end.unsupported,
+            end.unsupported_ms,
+            method=end.method,
+        )
+    if not isinstance(end, Found):
+        error = end if isinstance(end, Exception) else ControllerError("the network is missing")
+        return Estimate(name, platform, error=error)
+    assert isinstance(question, Question)
     answer = answer_of(name, question, end)
-    return Estimate(
-        name,
-        question.platform,
-        answer.latency_ms,
-        MEASURED if answer.latency_ms is not None else "",
-        error=answer.error,
-    )
-
-
-def _predicted(name: str, platform: str, answer: Answer) -> Estimate:
-    """What a bundle predicts."""
-    return Estimate(
-        name,
-        platform,
-        answer.latency_ms,
-        PREDICTED,
-        answer.interval_ms,
-        answer.calibrated,
-        answer.unsupported,
-        _unsupported_ms(answer),
-    )
-
-
-def _unsupported_ms(answer: Answer) -> float:
-    """Predicted time of the kernels that begin with an unsupported node, in milliseconds."""
-    if not answer.unsupported:
-        return 0.0
-    starts = {text.split(" (", 1)[0] for text in answer.unsupported}
-    return sum(
-        kernel.latency_ms
-        for kernel in answer.kernels
-        if (kernel.nodes[0] if kernel.nodes else kernel.type) in starts
-    )
+    source = MEASURED if answer.latency_ms is not None else ""
+    return Estimate(name, platform, answer.latency_ms, source, error=answer.error)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,14 @@ if TYPE_CHECKING:
 
     from latfarm_controller.api.client import ControllerClient
     from latfarm_controller.api.connect import Guard
+    from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
+TOGETHER = 500
+"""Number of candidates that are read and looked up together where no board is asked.
+
+The networks of that many take about 100 MB."""
 Model = Graph | str | Path
 """A network: as a Graph, or the path of an ONNX or TFLite file."""
 
@@ -221,19 +227,23 @@ class LatencyDatabase:
         batch_size: int = 0,
         options: QueryOptions | None = None,
     ) -> Iterator[LatencyAnswer]:
-        """The latencies of networks on platforms, each as soon as it is there."""
-        names: list[str] = []
-        questions: list[Question] = []
-        for name, platform, asked in asked_of(
-            models, platforms, batch_size, options or QueryOptions()
-        ):
-            if isinstance(asked, Exception):
-                yield LatencyAnswer(name, platform, error=asked)
-                continue
-            names.append(name)
-            questions.append(asked)
-        for place, end in self.ask(questions):
-            yield answer_of(names[place], questions[place], end)
+        """The latencies of networks on platforms, each as soon as it is there.
+
+        Where no board is asked, only `TOGETHER` networks are held at a time.
+        """
+        chosen = options or QueryOptions()
+        asked = asked_of(models, platforms, batch_size, chosen)
+        while batch := list(islice(asked, None if chosen.measure else TOGETHER)):
+            names: list[str] = []
+            questions: list[Question] = []
+            for name, platform, question in batch:
+                if isinstance(question, Exception):
+                    yield LatencyAnswer(name, platform, error=question)
+                    continue
+                names.append(name)
+                questions.append(question)
+            for place, end in self.ask(questions):
+                yield answer_of(names[place], questions[place], end)
 
     def ask(self, questions: Sequence[Question]) -> Iterator[tuple[int, Found | Exception]]:
         """The ends of questions, each with the position of its question, as they come."""
@@ -256,6 +266,21 @@ class LatencyDatabase:
         for place, end in client.query_many([questions[place] for place in places]):
             yield places[place], end
 
+    @property
+    def remote(self) -> bool:
+        """Whether the controller of another machine answers."""
+        return bool(self._config.controller)
+
+    def estimate_many(self, asked: Iterable[AskedEstimate]) -> Iterator[tuple[int, EstimateEnd]]:
+        """The ends of candidates that a controller answers without a board, with their places.
+
+        Raises:
+            NoSuchCallError: the controller is an older one.
+        """
+        client = self._connect(host=True)
+        assert client is not None
+        yield from client.estimate_many(asked)
+
     def _connect(self, *, host: bool) -> ControllerClient | None:
         """A client of a running controller; without one, of a hosted one, or None."""
         from latfarm_controller.api.connect import connected, wait_for_holder
@@ -273,7 +298,7 @@ class LatencyDatabase:
 
     def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
         """What the store of this home answers by itself, or refuses, by position."""
-        from latfarm_controller.app.stored_answers import StoredAnswers
+        from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
         from latfarm_controller.store.duckdb import DuckDBStore
         from latfarm_controller.store.lock import StoreLock
         from latfarm_controller.training.bundle_notes import NewestNotes
@@ -297,12 +322,14 @@ class LatencyDatabase:
         with lock, DuckDBStore(config.store_file, index=index) as store:
             answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
             asked = [questions[place] for place in sound]
+            platforms: list[str] | None = None
             for place, found in zip(sound, answers.find(asked), strict=True):
                 if found is not None:
                     ended[place] = found
                 elif not questions[place].measure:
-                    known = tuple(newest(config.bundles_dir))
-                    ended[place] = answers.nothing(questions[place], known)
+                    if platforms is None:
+                        platforms = answers.known(tuple(newest(config.bundles_dir)))
+                    ended[place] = nothing_stored(questions[place], platforms)
         return ended
 
 

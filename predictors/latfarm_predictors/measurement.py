@@ -130,7 +130,7 @@ class Measurement:
         first_run_ms: duration of the first run.
         unstable: whether runs or sessions differ too much from each other.
         layers: from the profiler, if a profile was asked for.
-        memory_bytes: largest resident memory of the worker; 0 if unknown.
+        memory_bytes: largest resident memory of the worker on the host; 0 if unknown.
         board_ms: how long the board was busy with the request.
         energy_mj: energy of one inference above what the board takes at rest.
         energy_gross_mj: energy of one inference, with what the board takes at rest.
@@ -142,6 +142,8 @@ class Measurement:
         protocol_version: of the measurement protocol.
         settings: that the board used.
         conditions: clocks, temperatures and so on while it was measured, by name.
+        device_memory_bytes: memory of the accelerator that the model took, apart from that of the
+            host; 0 if there is none, or if the runtime does not tell it.
     """
 
     request_id: str
@@ -179,6 +181,7 @@ class Measurement:
     protocol_version: int = PROTOCOL_VERSION
     settings: Settings = field(default_factory=Settings)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    device_memory_bytes: int = 0
 
     @property
     def ok(self) -> bool:

@@ -60,11 +60,15 @@ class KernelSample:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSample:
-    """A network that was measured as a whole: latency and its median absolute deviation in ms."""
+    """A network that was measured as a whole: latency and its median absolute deviation in ms.
+
+    `family` names what is left out together with it, when models are compared; "": not known.
+    """
 
     graph: Graph
     latency_ms: float
     mad_ms: float = 0.0
+    family: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller import estimates
 from latfarm_controller.errors import NotMeasuredError, UsageError
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
-from latfarm_controller.latency import QueryOptions
+from latfarm_controller.latency import TOGETHER, QueryOptions, query_many
+from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 from latfarm_predictors.testing.onnx_files import write
@@ -89,20 +90,64 @@ def test_without_a_bundle_or_without_predictions_it_is_an_error() -> None:
 
 @pytest.mark.usefixtures("home", "bundle")
 def test_thousands_of_candidates_are_predicted_in_one_call() -> None:
-    asked = 0
-    predict = estimates.Bundles.predict
+    alive: list[int] = []
+    made = 0
 
-    def counted(self: estimates.Bundles, *arguments: Any) -> list[Answer]:
-        nonlocal asked
-        asked += 1
-        return predict(self, *arguments)
+    def candidates() -> Iterator[Graph]:
+        nonlocal made
+        for number in range(1, 2201):
+            graph = network(number % 1200 + 1)
+            made += 1
+            weakref.finalize(graph, alive.pop)
+            alive.append(number)
+            yield graph
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimates.Bundles, "predict", counted)
-        found = list(estimate_many([network(n) for n in range(1, 1201)], [PLATFORM]))
-    assert asked == 1
-    assert len(found) == 1200
-    assert sum(each.source == MEASURED for each in found) == 3
+    most = 0
+    sources = dict.fromkeys((MEASURED, PREDICTED), 0)
+    for each in estimate_many(candidates(), [PLATFORM]):
+        sources[each.source] += 1
+        most = max(most, len(alive))
+    assert made == 2200
+    assert sources == {MEASURED: 5, PREDICTED: 2195}
+    assert most <= 2 * TOGETHER  # networks are not kept, however many there are
+
+
+@pytest.mark.usefixtures("home")
+def test_thousands_of_questions_to_the_store_hold_few_networks() -> None:
+    alive: list[int] = []
+
+    def candidates() -> Iterator[Graph]:
+        for number in range(1, 1301):
+            graph = network(number)
+            weakref.finalize(graph, alive.pop)
+            alive.append(number)
+            yield graph
+
+    most = hits = 0
+    for each in query_many(candidates(), [PLATFORM], measure=False):
+        most = max(most, len(alive))
+        hits += each.hit
+    assert hits == 3
+    assert most <= 2 * TOGETHER
+
+
+@pytest.mark.usefixtures("home")
+def test_one_network_that_cannot_be_predicted_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Choosy(FakePredictor):
+        def predict_many(self, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
+            if any(graph.name == "net11" for graph in graphs):
+                raise GraphError("net11 is too large for any board")
+            return super().predict_many(graphs, coverage)
+
+    monkeypatch.setattr(
+        "latfarm_controller.training.bundles.open_bundle", lambda _, platform: Choosy(platform)
+    )
+    found = list(estimate_many([network(number) for number in range(4, 40)], [PLATFORM]))
+    bad = {each.model: str(each.error) for each in found if each.error is not None}
+    assert bad == {"net11": "net11 is too large for any board"}
+    assert sum(each.source == PREDICTED for each in found) == 35
 
 
 def test_an_estimate_never_asks_a_board() -> None:

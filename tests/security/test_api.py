@@ -80,7 +80,8 @@ def code_of(opened: grpc.Channel, method: Any) -> grpc.StatusCode:
     stub = controller_pb2_grpc.ControllerServiceStub(opened)
     request = getattr(pb, method.input_type.name)()
     try:
-        answer = getattr(stub, method.name)(request, timeout=30)
+        asked = iter([request]) if method.client_streaming else request
+        answer = getattr(stub, method.name)(asked, timeout=30)
         if method.server_streaming:
             list(answer)
     except grpc.RpcError as error:

@@ -122,7 +122,8 @@ class BenchResult:
     """The result of one measurement. The bench fills it in step by step.
 
     `energy` is None where no energy was asked for or none could be determined; in the second case
-    `conditions["energy"]` says why. `memory_bytes` 0 means that the peak is not known.
+    `conditions["energy"]` says why. `memory_bytes` is the peak on the host, and
+    `device_memory_bytes` what the model took of an accelerator's own memory; 0 means not known.
     """
 
     request_id: str = ""
@@ -140,4 +141,5 @@ class BenchResult:
     measured_at_s: float = 0.0
     board_ms: float = 0.0
     memory_bytes: int = 0
+    device_memory_bytes: int = 0
     energy: MeasuredEnergy | None = None

@@ -81,6 +81,9 @@ def fill(result: BenchResult, done: Message, conditions: dict[str, str]) -> None
         conditions["fastest_probe_us"] = shown(done["sessions"][-1]["fastest_us"])
     result.layers.extend(LayerTime(**layer) for layer in done["layers"])
     result.memory_bytes = whole_number(done["peak_bytes"], _MEMORY_BITS)
+    result.device_memory_bytes = max(
+        whole_number(data.get("device_memory_bytes", 0), _MEMORY_BITS) for data in done["sessions"]
+    )
 
 
 def whole_number(value: Any, bits: int) -> int:

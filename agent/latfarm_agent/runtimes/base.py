@@ -145,6 +145,8 @@ class Prepared:
         conditions: more facts about the result, for example that part of the model is left out.
         energy: the runtime's own count of energy; None: the power rails of the board are read,
             where it has any.
+        device_memory_bytes: memory of its own that an accelerator gave to the model, as far as the
+            runtime tells it; 0: it does not, or what computes shares the memory of the host.
     """
 
     compile_ms: float = 0.0
@@ -157,6 +159,7 @@ class Prepared:
     clock_mhz: float = 0.0
     conditions: Mapping[str, str] = field(default_factory=dict)
     energy: EnergyAccount | None = None
+    device_memory_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class SessionTimes:
         warmup_runs: number of runs of the warm-up.
         conditions: conditions that the runtime tells.
         clock_mhz: clock of what computes, if the runtime knows it; 0: it does not.
+        device_memory_bytes: memory of the accelerator that the model takes; 0: not known.
     """
 
     load_ms: float
@@ -84,6 +85,7 @@ class SessionTimes:
     warmup_runs: int
     conditions: dict[str, str]
     clock_mhz: float = 0.0
+    device_memory_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return this object as plain JSON types."""
@@ -334,6 +336,7 @@ class _PreparedSession:
             warmup_runs=len(warmup),
             conditions={str(name): str(value) for name, value in prepared.conditions.items()},
             clock_mhz=float(prepared.clock_mhz),
+            device_memory_bytes=int(prepared.device_memory_bytes),
         )
 
 

@@ -207,6 +207,9 @@ def _fields(result: pb.Result, request: Request) -> dict[str, Any]:
         "unstable": summary.unstable,
         "layers": tuple(layer_from_pb(layer) for layer in result.layers),
         "memory_bytes": bounds.whole(result.memory_bytes, "memory in bytes"),
+        "device_memory_bytes": bounds.whole(
+            result.device_memory_bytes, "memory of the accelerator in bytes"
+        ),
         "board_ms": bounds.real(result.board_ms, "time at the board"),
         **energy,
         "measured_at_s": bounds.real(result.measured_at_s, "Unix time", most=bounds.MOST_S),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -12,11 +12,12 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from latfarm_controller.api import messages, query_messages
+from latfarm_controller.api import estimate_stream, messages, query_messages
 from latfarm_controller.api.error_codes import error_of
+from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 from latfarm_controller.app.question import Found, GraphNeeded, Question
 from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
-from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.errors import ControllerError, NoSuchCallError, UsageError
 from latfarm_controller.store.base import BoardEvent
 
 BATCH_BYTES = 16 << 20
@@ -246,6 +247,25 @@ class ControllerClient:
         for event in self._stream(self._stub.QueryMany(request)):
             for end in event.ends:
                 yield places[end.place], query_messages.end_from_pb(end)
+
+    def estimate_many(self, asked: Iterable[AskedEstimate]) -> Iterator[tuple[int, EstimateEnd]]:
+        """The ends of candidates, each with its place, from the store and the bundles in use there.
+
+        However many candidates there are, only some hundred are held at a time.
+
+        Raises:
+            NoSuchCallError: the controller is an older one.
+        """
+        try:
+            yield from estimate_stream.ask(self._stub.EstimateMany, asked)
+        except grpc.RpcError as error:
+            refused = error.code() is grpc.StatusCode.PERMISSION_DENIED
+            older = refused and "nobody may call" in str(error.details())
+            if older or error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise NoSuchCallError(
+                    "the controller is an older one and makes no estimates; update it"
+                ) from None
+            raise error_of(error) from None
 
     def results(
         self, *, platform: str = "", campaign_id: str = "", purpose: str = "", limit: int = 0

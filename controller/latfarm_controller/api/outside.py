@@ -164,7 +164,11 @@ def _handlers(channel: grpc.Channel, name_of: Callable[[str], str]) -> Any:
             continue
         path = f"/{described.full_name}/{method.name}"
         kind = GetMessageClass(method.input_type)
-        if method.server_streaming:
+        if method.client_streaming:
+            made[method.name] = grpc.stream_stream_rpc_method_handler(
+                _both_ways(channel.stream_stream(path), kind, name_of)
+            )
+        elif method.server_streaming:
             made[method.name] = grpc.unary_stream_rpc_method_handler(
                 _stream(channel.unary_stream(path), kind, name_of)
             )
@@ -205,6 +209,31 @@ def _stream(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> An
     return stream
 
 
+def _both_ways(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+    def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+        bad: list[bytes] = []
+
+        def sound() -> Iterator[bytes]:
+            # gRPC takes these one by one, as fast as the service reads them.
+            for request in requests:
+                if not _is_message(request, kind):
+                    bad.append(request)
+                    return
+                yield request
+
+        actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
+        under_way = call(sound(), metadata=actor, timeout=_left_s(context))
+        context.add_callback(under_way.cancel)
+        try:
+            yield from under_way
+        except grpc.RpcError as error:
+            _hand_on(error, context)
+        if bad:
+            _refuse(context)
+
+    return stream
+
+
 def _left_s(context: grpc.ServicerContext) -> float | None:
     """Seconds until the caller's deadline; None if there is none."""
     left_s = context.time_remaining()
@@ -213,12 +242,24 @@ def _left_s(context: grpc.ServicerContext) -> float | None:
 
 def _check(request: bytes, kind: type[Message], context: grpc.ServicerContext) -> None:
     """End the call if its request is not a valid message."""
+    if not _is_message(request, kind):
+        _refuse(context)
+
+
+def _is_message(request: bytes, kind: type[Message]) -> bool:
+    """Whether some bytes are a message of this kind."""
     try:
         kind.FromString(request)
     except DecodeError:
-        context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT, "the request is not a valid message of this method"
-        )
+        return False
+    return True
+
+
+def _refuse(context: grpc.ServicerContext) -> None:
+    """End the call because a request is no message of its method."""
+    context.abort(
+        grpc.StatusCode.INVALID_ARGUMENT, "the request is not a valid message of this method"
+    )
 
 
 def _hand_on(error: grpc.RpcError, context: grpc.ServicerContext) -> None:

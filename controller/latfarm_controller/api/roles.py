@@ -19,6 +19,7 @@ METHODS: Mapping[str, str] = {
     "ListBoardEvents": VIEWER,
     "WatchBoard": VIEWER,
     "Predict": VIEWER,
+    "EstimateMany": VIEWER,  # it asks no board
     "Report": VIEWER,
     "ListCampaigns": VIEWER,
     "GetCampaign": VIEWER,

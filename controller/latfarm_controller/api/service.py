@@ -17,9 +17,10 @@ from typing import Any
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
-from latfarm_controller.api import error_codes, messages, query_messages
+from latfarm_controller.api import error_codes, estimate_stream, messages, query_messages
 from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
+from latfarm_controller.app.estimating import DEFAULT_COVERAGE
 from latfarm_controller.app.question import GraphNeeded
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.board_profile import checked_tags
@@ -31,8 +32,6 @@ CALLER: ContextVar[str] = ContextVar("caller", default="local")
 machine, or `local` where the system does not tell the user."""
 UserOf = Callable[[str], SocketUser | None]
 """Gets the peer of a call as gRPC names it; returns the user of this machine behind it, or None."""
-DEFAULT_COVERAGE = 0.9
-"""Coverage of predicted intervals where the request does not give one, as a share of cases."""
 
 
 def _note_caller(user_of: UserOf, context: Any) -> None:
@@ -203,6 +202,19 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         async with aclosing(self._controller.questions.ask_many(questions)) as told:
             async for ends in told:
                 yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
+
+    async def EstimateMany(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer candidates from the store, and predict the rest; one that fails ends alone."""
+        _note_caller(self.user_of, context)
+        told = estimate_stream.answer(
+            requests, self._controller.estimating(), self._controller.predicted
+        )
+        try:
+            async with aclosing(told):
+                async for message in told:
+                    yield message
+        except error_codes.KINDS as error:
+            await error_codes.abort(context, error)
 
     @_answers
     async def StartCampaign(self, request: pb.StartCampaignRequest) -> Any:

@@ -18,6 +18,7 @@ from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
 from latfarm_controller.app.board_control import BoardCare, BoardControl
 from latfarm_controller.app.campaign_runs import CampaignRuns
+from latfarm_controller.app.estimating import Estimating
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
@@ -96,7 +97,7 @@ class Controller:
         care = BoardCare(power, self._reservations, self._crew)
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools, care)
         self._notes = NewestNotes(config.bundles_dir)
-        stored = StoredAnswers(store, self._notes)
+        self._stored = stored = StoredAnswers(store, self._notes)
         self.questions = Questions(
             stored, driver, self._pools, lambda: tuple(bundles.newest(config.bundles_dir))
         )
@@ -155,6 +156,16 @@ class Controller:
             raise
         self._watch.predicted(platform, ok=True)
         return found
+
+    def estimating(self) -> Estimating:
+        """What answers one stream of candidates, from the store and the bundles in use."""
+        return Estimating(
+            self._stored, self._bundles_dir, lambda: tuple(bundles.newest(self._bundles_dir))
+        )
+
+    def predicted(self, platform: str) -> None:
+        """Count a latency that was predicted for a platform."""
+        self._watch.predicted(platform, ok=True)
 
     async def results(
         self,

@@ -49,6 +49,10 @@ class StoredAnswers:
         first, *repeats = self._notes.noted([found.measurement, *found.repeats])
         return replace(found, measurement=first, repeats=tuple(repeats))
 
+    def known(self, platforms: Sequence[str] = ()) -> list[str]:
+        """Names of known platforms: those of the store, and further ones."""
+        return sorted({*self._store.platforms(), *platforms})
+
     def nothing(self, question: Question, platforms: Sequence[str] = ()) -> Exception:
         """The error for a question without a stored answer that forbids to measure.
 
@@ -56,18 +60,27 @@ class StoredAnswers:
             question: the question.
             platforms: further known platforms, beside those of the store.
         """
-        known = sorted({*self._store.platforms(), *platforms})
-        if question.platform not in known:
-            listed = ", ".join(known[:20]) or "none"
-            return UsageError(
-                f"unknown platform {question.platform!r}; known: {listed}"
-                + did_you_mean(question.platform, known)
-            )
-        name = question.graph.name if question.graph is not None else question.graph_hash
-        return NotMeasuredError(
-            f"{name} was not measured on {question.platform} as asked; leave out --no-measure to "
-            "measure it now"
+        return nothing_stored(question, self.known(platforms))
+
+
+def nothing_stored(question: Question, known: Sequence[str]) -> Exception:
+    """The error for a question without a stored answer that forbids to measure.
+
+    Args:
+        question: the question.
+        known: names of all known platforms.
+    """
+    if question.platform not in known:
+        listed = ", ".join(known[:20]) or "none"
+        return UsageError(
+            f"unknown platform {question.platform!r}; known: {listed}"
+            + did_you_mean(question.platform, known)
         )
+    name = question.graph.name if question.graph is not None else question.graph_hash
+    return NotMeasuredError(
+        f"{name} was not measured on {question.platform} as asked; leave out --no-measure to "
+        "measure it now"
+    )
 
 
 def _wanted(question: Question, now_s: float) -> AnswerQuery:

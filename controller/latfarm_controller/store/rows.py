@@ -60,6 +60,7 @@ MEASUREMENT_COLUMNS: dict[str, Any] = {
     "idle_mw": pa.float64(),
     "energy_source": pa.string(),
     "received_at_s": pa.float64(),
+    "device_memory_bytes": pa.uint64(),
 }
 GRAPH_COLUMNS: dict[str, Any] = {
     "hash": pa.string(),

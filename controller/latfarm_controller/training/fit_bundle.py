@@ -6,7 +6,7 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,11 @@ from latfarm_controller.campaigns.sampling.sibling import predictor_of
 from latfarm_controller.errors import UsageError
 from latfarm_controller.training.data_revision import KEY, DataRevision, RowChanges
 from latfarm_controller.training.energy import fit_energy
+from latfarm_controller.training.foreign_rows import NO_FOREIGN, ForeignNetworks
 from latfarm_controller.training.insight_trial import InsightWays, choose_way
 from latfarm_controller.training.pooling import other_scores
 from latfarm_controller.training.training_set import TrainingSet
+from latfarm_controller.zoo.families import lineage_of
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -61,6 +63,7 @@ class TrainingInputs:
         parent: the model that is trained further; None: everything is fitted.
         trial: why the times rest on what they do, where that was decided for the parent.
         frozen_set: name of the set of networks that were left out; empty if there is none.
+        foreign: networks of other farms, where somebody asked to train with them.
     """
 
     platform: str
@@ -71,6 +74,7 @@ class TrainingInputs:
     parent: ParentModel | None = None
     trial: Mapping[str, Any] = field(default_factory=dict)
     frozen_set: str = ""
+    foreign: ForeignNetworks = NO_FOREIGN
 
 
 def fit_bundle(
@@ -97,10 +101,10 @@ def fit_bundle(
         BundleError: the parent's bundle is damaged, or the new one cannot be written.
     """
     from latfarm_predictors.bundle import load_bundle, save_bundle
-    from latfarm_predictors.predict.predictor import DEFAULT_COVERAGE
 
     with _one_thread():
         data, trial = choose_way(inputs.ways, inputs.seed)
+    data = inputs.foreign.added_to(data)
     config = inputs.sibling_config
     sibling = predictor_of(config, inputs.platform) if config else None
     started_s = time.time()
@@ -112,6 +116,7 @@ def fit_bundle(
         ) from error
     told = provenance(data, inputs.seed, started_s)
     told["insight"]["trial"] = dict(inputs.trial) or trial.to_json()
+    told |= inputs.foreign.provenance()
     if inputs.frozen_set:
         told["frozen_set"] = inputs.frozen_set
     if inputs.parent is not None:
@@ -122,8 +127,7 @@ def fit_bundle(
         }
     if pool_from is not None:
         predictor.correction.other_scores = other_scores(pool_from, inputs.platform, told)
-    promised = predictor.correction.calibration.guarantee(DEFAULT_COVERAGE)
-    told["guarantee"] = promised.to_json()
+    told |= _promised(predictor)
     if sibling is not None:
         told["started_from"] = {
             "bundle": sibling.bundle,
@@ -132,6 +136,16 @@ def fit_bundle(
         }
     save_bundle(predictor, path, told)
     return load_bundle(path)
+
+
+def _promised(predictor: PlatformPredictor) -> dict[str, Any]:
+    """What the provenance tells of a predictor's intervals, and of the corrector that was tried."""
+    from latfarm_predictors.predict.predictor import DEFAULT_COVERAGE
+
+    told: dict[str, Any] = {"guarantee": predictor.guarantee(DEFAULT_COVERAGE).to_json()}
+    if predictor.shipping is not None:
+        told["corrector"] = predictor.shipping.to_json()
+    return told
 
 
 def _fit(
@@ -158,7 +172,7 @@ def _fit(
             data.platform,
             data.rules,
             data.kernels,
-            data.networks,
+            [replace(each, family=lineage_of(each.graph.name)) for each in data.networks],
             call_overhead_ms=data.call_overhead_ms,
             transfer_ms_per_mb=data.transfer_ms_per_mb,
             places=data.places,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from latfarm_predictors.bundle import read_provenance
+from latfarm_predictors.graph.equivalences import network_hash_of
 
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import choose
 from latfarm_controller.training.entering import EnteredModel, enter_model
 from latfarm_controller.training.fit_bundle import OnProgress, TrainingInputs, fit_bundle
+from latfarm_controller.training.foreign_rows import foreign_networks, sources_of
 from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
 from latfarm_controller.training.insight_trial import gather_ways
@@ -60,6 +65,7 @@ def read_inputs(
     seed: int = 0,
     bundles_dir: Path | None = None,
     chain: tuple[str, ...] = (),
+    foreign: Sequence[str] = (),
 ) -> TrainingInputs:
     """Read from the store all that the fit of a bundle needs.
 
@@ -72,15 +78,22 @@ def read_inputs(
             out; it is chosen now if there is none. None: no network is left out.
         chain: the campaigns to train from, see `RowChoice`; empty: those that `campaign_id` adds
             to.
+        foreign: sources of other farms' measurements of networks that somebody asked to train
+            with.
 
     Raises:
-        UsageError: as `gather`.
+        UsageError: as `gather`, or a source measured no network on the platform.
         StoreError: the measurements cannot be read, or the frozen set cannot be read or written.
     """
     chain = chain or tuple(bases(store, campaign_id))
     frozen = None if bundles_dir is None else frozen_set(store, bundles_dir, platform)
     barred = frozenset() if frozen is None else frozen.hashes
     ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred))
+    own = ways.tried[ways.own]
+    known = frozenset(network_hash_of(sample.graph) for sample in own.networks)
+    theirs = foreign_networks(
+        store, platform, foreign, slow_core=own.slow_core, barred=barred | known
+    )
     return TrainingInputs(
         platform,
         campaign_id,
@@ -88,6 +101,7 @@ def read_inputs(
         started_from(store, chain),
         seed,
         frozen_set="" if frozen is None else frozen.name,
+        foreign=theirs,
     )
 
 
@@ -103,6 +117,8 @@ def started_from(store: Store, chain: tuple[str, ...]) -> dict[str, object]:
 def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs:
     """Read what a platform's bundle in use was made from, to make it again.
 
+    Networks of other farms are among them only if somebody asked for them when it was made.
+
     Args:
         store: holds the measurements.
         bundles_dir: the folder of all bundles.
@@ -114,7 +130,16 @@ def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs
         StoreError: the measurements cannot be read.
     """
     campaign, seed, chain = trained_from(store, bundles_dir, platform)
-    return read_inputs(store, platform, campaign, seed=seed, bundles_dir=bundles_dir, chain=chain)
+    foreign = sources_of(read_provenance(choose(bundles_dir, platform)))
+    return read_inputs(
+        store,
+        platform,
+        campaign,
+        seed=seed,
+        bundles_dir=bundles_dir,
+        chain=chain,
+        foreign=foreign,
+    )
 
 
 def trained_from(

@@ -23,3 +23,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 """All families by their names, in the order of the catalogues."""
+
+
+def lineage_of(network: str) -> str:
+    """The lineage of a network of the zoo, by the name of its graph; empty if it has none.
+
+    Names begin with that of the family, as in `resnet18-calibration-3`, `resnet18-17` or
+    `synthetic@4`. A family of several lineages belongs to the first by name.
+    """
+    named = [
+        name for name in FAMILIES if network == name or network.startswith((f"{name}-", f"{name}@"))
+    ]
+    if not named:
+        return ""
+    longest = max(named, key=len)
+    return min(FAMILIES[longest].lineage, default=longest)

@@ -7,8 +7,8 @@ kernel of our kernel models. All hyperparameters come from the training set's li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,9 @@ import numpy.typing as npt
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.features.table_features import distances
-from latfarm_predictors.gnn.gp_scales import search_scales
+from latfarm_predictors.gnn.gp_scales import TrendScales, search_scales
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
-from latfarm_predictors.models.base import check_finite_targets
+from latfarm_predictors.models.base import ModelState, check_finite_targets
 from latfarm_predictors.models.gaussian.posterior import matern
 from latfarm_predictors.optional_libraries import library
 
@@ -34,6 +34,14 @@ LEAST_FAMILIES = 2
 """With fewer families, none can be left out, and each network is left out alone."""
 _FLOOR = 1e-3
 """Least prediction of a process without logarithms, as a share of the mean of its training set."""
+
+
+KIND = "network-gp"
+"""Kind of its state."""
+_ARRAYS = ("columns", "trend_columns", "centre", "spread", "inputs", "lines", "weights", "inverse")
+"""What a fitted process holds beside its hyperparameters and scores; see `_check_sizes`."""
+_MOST_NETWORKS = 5000
+"""Largest number of networks of a process that is read; each answer costs its square."""
 
 
 class NetworkGP:
@@ -113,8 +121,9 @@ class NetworkGP:
         self._inputs, self._lines = self._points(rows) / self._scales.lengths, self._trended(rows)
         covariance = self._covariance(self._inputs, self._lines)
         covariance[np.diag_indices(len(rows))] += self._scales.noise
-        self._factor = np.linalg.cholesky(covariance)
-        inverse = solve_triangular(self._factor, np.eye(len(rows)), lower=True, check_finite=False)
+        factor = np.linalg.cholesky(covariance)
+        inverse = solve_triangular(factor, np.eye(len(rows)), lower=True, check_finite=False)
+        self._inverse = np.asarray(inverse)
         self._weights = inverse.T @ (inverse @ off)
         errors, deviations = _left_out(inverse, self._weights, families)
         self.scores = np.sort(errors / deviations)
@@ -127,12 +136,12 @@ class NetworkGP:
     ) -> tuple[Array, Array]:
         """Latency in ms and the standard deviation of its logarithm, each of shape (n,).
 
+        It needs numpy alone.
+
         Raises:
             NotEnoughDataError: the process was not fitted.
             ValueError: shapes differ, or a value is not allowed.
         """
-        solve_triangular = library("scipy.linalg").solve_triangular
-
         if not self._fitted:
             raise NotEnoughDataError("a process that was fitted to no network predicts nothing")
         rows = _matrix(features)
@@ -140,7 +149,7 @@ class NetworkGP:
         points, lines = self._points(rows) / self._scales.lengths, self._trended(rows)
         cross = self._covariance(points, lines)
         mean = cross @ self._weights + self._offset
-        white = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        white = self._inverse @ cross.T
         own = self._scales.signal + self._scales.trend * np.einsum("ij,ij->i", lines, lines)
         variance = own - np.einsum("ij,ij->j", white, white)
         deviation = np.sqrt(np.maximum(variance, 0.0) + self._scales.noise)
@@ -162,6 +171,51 @@ class NetworkGP:
             ValueError: shapes differ, or a value is not allowed.
         """
         return NetworkIntervals.of(*self.predict(features, base_ms), self.scores, coverage)
+
+    def state(self) -> ModelState:
+        """What was learned, as plain data.
+
+        Raises:
+            NotEnoughDataError: the process was not fitted.
+        """
+        if not self._fitted:
+            raise NotEnoughDataError("a process that was fitted to no network has no state")
+        scales = self._scales
+        return ModelState(
+            KIND,
+            values={
+                "logarithm": self._logarithm,
+                "unit": self._unit,
+                "offset": self._offset,
+                "left_out_error": self.left_out_error,
+                "trend": scales.trend,
+                "signal": scales.signal,
+                "noise": scales.noise,
+            },
+            arrays={name: np.asarray(getattr(self, f"_{name}")) for name in _ARRAYS}
+            | {"lengths": scales.lengths, "scores": self.scores},
+        )
+
+    @classmethod
+    def from_state(cls, state: ModelState) -> NetworkGP:
+        """The process whose state this is; it predicts the same bits.
+
+        Raises:
+            ValueError: the sizes of its arrays do not agree.
+            KeyError: a value or an array is missing.
+        """
+        values, arrays = state.values, state.arrays
+        _check_sizes(arrays)
+        made = cls(logarithm=bool(values["logarithm"]))
+        for name in _ARRAYS:
+            setattr(made, f"_{name}", arrays[name])
+        made._unit, made._offset = float(values["unit"]), float(values["offset"])
+        made.left_out_error = float(values["left_out_error"])
+        trend, signal, noise = (float(values[name]) for name in ("trend", "signal", "noise"))
+        made._scales = TrendScales(trend, signal, noise, arrays["lengths"])
+        made.scores = arrays["scores"]
+        made._fitted = True
+        return made
 
     def _standardise(self, rows: Array) -> None:
         """Keep centre and spread of the features, and drop those that are constant."""
@@ -192,6 +246,38 @@ class NetworkGP:
         """Covariance of points with those of the fit, shape (n, m)."""
         near = self._scales.signal * matern(distances(points, self._inputs))
         return np.asarray(near + self._scales.trend * (lines @ self._lines.T))
+
+
+def _check_sizes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Check the sizes of a state's arrays: n networks, d features, of which some are read.
+
+    Raises:
+        ValueError: they do not agree.
+        KeyError: one is missing.
+    """
+    points, features = len(arrays["inputs"]), len(arrays["centre"])
+    read, trended = len(arrays["columns"]), len(arrays["trend_columns"])
+    shapes = {
+        "centre": (features,),
+        "spread": (features,),
+        "columns": (read,),
+        "trend_columns": (trended,),
+        "inputs": (points, read),
+        "lines": (points, trended),
+        "weights": (points,),
+        "inverse": (points, points),
+        "lengths": (read,),
+        "scores": (points,),
+    }
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"the array {name} of a process of networks is not of shape {shape}")
+    if points > _MOST_NETWORKS:
+        raise ValueError(f"a process of {points} networks; {_MOST_NETWORKS} are the most")
+    for name in ("columns", "trend_columns"):
+        chosen = arrays[name]
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < features:
+            raise ValueError(f"the array {name} of a process of networks names other features")
 
 
 def _left_out(

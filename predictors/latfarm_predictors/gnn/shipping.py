@@ -46,9 +46,23 @@ class ShippingDecision:
     high: float
     worse: tuple[str, ...]
 
+    @property
+    def sentence(self) -> str:
+        """Whether it is shipped, and why, for people."""
+        return f"{'shipped' if self.ship else 'not shipped'}: {self.reason}"
+
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON types."""
         return asdict(self) | {"worse": list(self.worse)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any] | None) -> ShippingDecision | None:
+        """The decision that `to_json` told; None where there is none, as in older bundles."""
+        if not data:
+            return None
+        gain, low, high = (float(data[name]) for name in ("gain", "low", "high"))
+        worse = tuple(str(name) for name in data["worse"])
+        return ShippingDecision(bool(data["ship"]), str(data["reason"]), gain, low, high, worse)
 
 
 def decide(

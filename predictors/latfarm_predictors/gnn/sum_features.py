@@ -51,11 +51,17 @@ def _of(network: KernelSum) -> list[float]:
     boundary = bytes_of(graph, (*graph.inputs, *graph.outputs))
     families = np.array(table.families)
     shares = [float(times[np.isin(families, group)].sum()) / total for group in _FAMILIES]
-    logs = (total, len(times), 1.0 + macs_of(graph), 1.0 + table.weight_bytes.sum(), boundary)
+    logs = (
+        total,
+        max(len(times), 1),
+        1.0 + macs_of(graph),
+        1.0 + table.weight_bytes.sum(),
+        boundary,
+    )
     return [
         *(float(np.log(value)) for value in logs),
         critical_path_ms(network) / total,
-        float(times.max()) / total,
+        float(times.max(initial=0.0)) / total,
         float(np.minimum(times[1:], times[:-1]).sum()) / total,
         *shares,
     ]

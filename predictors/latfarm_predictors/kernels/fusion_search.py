@@ -78,6 +78,7 @@ class _Search:
         self._is_output = [not wanted.isdisjoint(node.outputs) for node in nodes]
         self._group = list(range(len(nodes)))
         self._members: dict[int, list[int]] = {i: [i] for i in self._group}
+        self._across_cut = [0] * len(nodes)  # number of groups with nodes before and from an index
         self._closed: set[int] = set()  # groups whose result a view reshapes: nothing more may join
         self._stale = [True] * len(nodes)  # heads that must be looked at again
         self._blocked: set[int] = set()  # heads that could not join only because of a cycle
@@ -238,22 +239,30 @@ class _Search:
         """Whether any of `starts` depends on `group`; then a fusion would close a cycle."""
         seen: set[int] = set()
         todo = list(starts)
+        if not todo:
+            return False
+        # The position of a group decides nothing, because it may go on far behind its first node.
+        # But where no group has nodes on both sides of a cut, nothing before depends on what is
+        # behind: the search ends at the last such cut that `group` is behind.
+        cut = group
+        while self._across_cut[cut]:
+            cut -= 1
         while todo:
             current = todo.pop()
             if current == group:
                 return True
-            # Positions decide nothing here: a group may go on far behind its first node.
-            if current in seen:
+            if current < cut or current in seen:
                 continue
             seen.add(current)
             todo.extend(self._inbound(self._members[current]))
         return False
 
     def _merge(self, group: int, head: int) -> None:
-        moved = self._members.pop(head)
+        moved, stayed = self._members.pop(head), self._members[group]
+        self._span(stayed, moved)
         for member in moved:
             self._group[member] = group
-        self._members[group] = sorted(self._members[group] + moved)
+        self._members[group] = sorted(stayed + moved)
         if (
             self._gates.get(head) == group
             and (name := GATED[self._ops[group]]) in self._rules.named
@@ -264,6 +273,15 @@ class _Search:
             self._closed.add(group)
             touched = self._members[group]
         self._touch(touched, moved)
+
+    def _span(self, one: Sequence[int], other: Sequence[int]) -> None:
+        """Count the cuts that two groups will cross as one: those between them, too, each once."""
+        across = self._across_cut
+        last, first = min(one[-1], other[-1]), max(one[0], other[0])
+        for cut in range(last + 1, first + 1):
+            across[cut] += 1
+        for cut in range(first + 1, last + 1):
+            across[cut] -= 1
 
     def _touch(self, touched: Iterable[int], moved: Iterable[int]) -> None:
         """Mark the heads whose choice a fusion may have changed, to look at them again.

@@ -160,6 +160,16 @@ class NetworkCorrection:
         self.residuals, self.scores = residuals, scores
         return self
 
+    def learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:
+        """Choose and fit a correction, without residuals and scores: it calibrates no interval.
+
+        Args:
+            networks: figures of n networks.
+            latency_ms: measured latency of each, shape (n,).
+        """
+        if len(networks):
+            self._learn(networks, latency_ms)
+
     def predict(self, networks: Sequence[NetworkFigures]) -> tuple[Array, Array]:
         """Latency in ms and log-sigma of each network, each of shape (n,)."""
         latency, sigma = self._predict(networks)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.learned.score_pool import CoverageGuarantee
 
+SUM = "sum"
+"""Method of a latency that is the sum of the kernels with the correction of every bundle."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelAnswer:
@@ -48,6 +51,8 @@ class Answer:
             the reason.
         bundle: name of the bundle that predicted it.
         guarantee: what intervals of this coverage promise for this very platform.
+        method: what predicted the latency: `SUM`, or the name of the corrector that the bundle
+            ships for its platform.
     """
 
     network: str
@@ -60,6 +65,7 @@ class Answer:
     unsupported: tuple[str, ...] = ()
     bundle: str = ""
     guarantee: CoverageGuarantee | None = None
+    method: str = SUM
 
     @staticmethod
     def with_kernels_later(

@@ -13,6 +13,7 @@ from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.layers import Peaks
 from latfarm_predictors.features.table import as_table
+from latfarm_predictors.gnn.kernel_graph import KernelSum
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -32,6 +33,7 @@ from latfarm_predictors.models.trees.forest import Forest
 from latfarm_predictors.predict.earlier_fit import EarlierFit, KeptFit, kept_of
 from latfarm_predictors.predict.kernel_estimates import placed, reused
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
+from latfarm_predictors.predict.sum_corrector import SummedNetworks, chosen_corrector
 from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
 
 _FLOOR_SHARE = 0.02
@@ -172,7 +174,8 @@ def _fit_networks(
 ) -> None:
     """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
     predictor.context = _fit_context(predictor, samples, unseen, seed)
-    _calibrate(predictor, networks, unseen, on_progress)
+    summed = _calibrate(predictor, networks, unseen, on_progress)
+    predictor.corrector, predictor.shipping = chosen_corrector(summed, seed)
 
 
 def _fit_context(
@@ -228,13 +231,14 @@ def _calibrate(
     networks: Sequence[NetworkSample],
     unseen: Unseen,
     on_progress: OnProgress,
-) -> None:
-    """Fit the network correction.
+) -> SummedNetworks:
+    """Fit the network correction; returns what it was fitted to.
 
     A kernel that is in the training set enters with its out-of-fold estimate: otherwise networks
     made of training kernels would look easier than those that will be asked about.
     """
     sums: list[NetworkFigures] = []
+    kernel_sums: list[KernelSum] = []
     for done, network in enumerate(networks):
         on_progress("networks", done, len(networks))
         graph = network.graph
@@ -250,7 +254,11 @@ def _calibrate(
         elif predictor.context is not None:
             marks = marks_of(graph, parts)
             estimates = placed(estimates, predictor.context, marks, hash_of(graph))
-        sums.append(predictor.sums(estimates, boundary_mb(graph)))
+        moved_mb = boundary_mb(graph)
+        sums.append(predictor.sums(estimates, moved_mb))
+        fixed_ms = predictor.fixed_ms(moved_mb)
+        kernel_sums.append(KernelSum(graph, parts, estimates.latency_ms, fixed_ms))
     latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
     predictor.correction.fit(sums, latency)
     on_progress("networks", len(networks), len(networks))
+    return SummedNetworks(kernel_sums, sums, latency, [network.family for network in networks])

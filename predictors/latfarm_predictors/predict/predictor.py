@@ -7,6 +7,7 @@ A predictor does not know how it is made: `fitting.fit_predictor` makes one from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypedDict
@@ -14,9 +15,12 @@ from typing import Any, TypedDict
 import numpy as np
 
 from latfarm_predictors.baselines.fitting import Baselines
+from latfarm_predictors.collector import collector_waits
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoEnergyError
 from latfarm_predictors.features.layers import Peaks
+from latfarm_predictors.gnn.kernel_graph import KernelSum
+from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.kernels.context import marks_of
@@ -41,7 +45,7 @@ from latfarm_predictors.learned.network_figures import (
 )
 from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.learned.score_pool import CoverageGuarantee
-from latfarm_predictors.predict.answer import Answer, EnergyAnswer
+from latfarm_predictors.predict.answer import SUM, Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
@@ -50,10 +54,13 @@ from latfarm_predictors.predict.kernel_estimates import (
     estimate_placed,
     estimate_reused,
 )
+from latfarm_predictors.predict.sum_corrector import SUM_GP, SumCorrector
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
+_MANY = 16
+"""From this number of networks in one call on, the garbage collector waits for the call."""
 _SMALL_CALLS = 10.0
 """A kernel counts as small when it takes less than this many calls of an empty model."""
 _SMALL_MS = 0.05
@@ -96,6 +103,8 @@ class PlatformPredictor:
             is no `context` beside it.
         slow_core: the correction that is in all latencies this was made from, and so in its
             predictions. Whoever compares these with a measurement corrects that one alike.
+        corrector: predicts networks in the place of `correction`; None where it does not win.
+        shipping: why there is a corrector or none; None where nothing was compared.
     """
 
     platform: str
@@ -115,6 +124,8 @@ class PlatformPredictor:
     context: ContextModel | None = None
     reuse: ReuseCost | None = None
     slow_core: SlowCore = AS_TOLD
+    corrector: SumCorrector | None = None
+    shipping: ShippingDecision | None = None
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
         """Latency of a network.
@@ -140,7 +151,8 @@ class PlatformPredictor:
             BundleError: the predictor is of a bundle whose models do not fit together.
         """
         normal_quantile(coverage)
-        with usable_bundle(self.bundle):
+        waits = collector_waits() if len(graphs) >= _MANY else nullcontext()
+        with waits, usable_bundle(self.bundle):
             return self._answers(graphs, coverage)
 
     def _answers(self, graphs: Sequence[Graph], coverage: float) -> list[Answer]:
@@ -158,7 +170,16 @@ class PlatformPredictor:
             )
             for graph, rows in zip(graphs, found.rows, strict=True)
         ]
-        latency, sigma = self.correction.predict(networks)
+        if self.corrector is None:
+            latency, sigma = self.correction.predict(networks)
+        else:
+            rows_of = zip(graphs, found.parts, map(list, found.rows), strict=True)
+            latency, sigma = self.corrector.predict(
+                [
+                    KernelSum(graph, parts, columns[0, rows], self.fixed_ms(boundary_mb(graph)))
+                    for graph, parts, rows in rows_of
+                ]
+            )
         factor, calibrated, guarantee = self._promise(coverage)
         low, high = latency * np.exp(-factor * sigma), latency * np.exp(factor * sigma)
         check_finite(self.bundle or self.platform, latency, low, high)
@@ -185,6 +206,7 @@ class PlatformPredictor:
                     guarantee=guarantee,
                     unsupported=() if strange.isdisjoint(rows) else unsupported(parts, kernels),
                     bundle=self.bundle,
+                    method=SUM if self.corrector is None else SUM_GP,
                 )
             )
         return answers
@@ -262,6 +284,10 @@ class PlatformPredictor:
         """How well each group of kernels was predicted by models that had not seen them."""
         return self.models.summaries
 
+    def guarantee(self, coverage: float) -> CoverageGuarantee:
+        """What intervals of this coverage promise for the platform."""
+        return self._promise(coverage)[2]
+
     def explain(self) -> dict[str, Any]:
         """What a report shows of the predictor, as plain JSON types."""
         residuals = np.abs(np.expm1(-self.correction.residuals))
@@ -277,6 +303,7 @@ class PlatformPredictor:
             "left_out": self.left_out,
             **({} if self.context is None else {"context": self.context.explain()}),
             **({} if self.reuse is None else {"reuse": self.reuse.explain()}),
+            **({} if self.shipping is None else {"corrector": self.shipping.to_json()}),
             "networks": len(residuals),
             "correction": self.correction.chosen,
             "rho": self.correction.share.rho,
@@ -284,13 +311,14 @@ class PlatformPredictor:
             "left_out_median_error": float(np.median(residuals)) if known else None,
             "left_out_worst_error": float(residuals.max()) if known else None,
             "left_out_within10": float(np.mean(residuals <= 0.1)) if known else None,
-            "guarantee": self.correction.calibration.guarantee(DEFAULT_COVERAGE).to_json(),
+            "guarantee": self.guarantee(DEFAULT_COVERAGE).to_json(),
             **({} if self.energy is None else {"energy": self.energy.explain()}),
         }
 
     def _promise(self, coverage: float) -> tuple[float, bool, CoverageGuarantee]:
         """Factor on the sigma of networks, whether it is calibrated, and what it promises."""
-        calibration = self.correction.calibration
+        chosen = self.correction if self.corrector is None else self.corrector
+        calibration = chosen.calibration
         key = (coverage, len(calibration.own), tuple(calibration.others))
         if key not in self._promises:
             self._promises[key] = (
@@ -303,14 +331,14 @@ class PlatformPredictor:
     def _promises(self) -> dict[tuple[object, ...], tuple[float, bool, CoverageGuarantee]]:
         return {}
 
+    def fixed_ms(self, moved_mb: float) -> float:
+        """What a network takes besides its kernels, in ms, if this many megabytes go in and out."""
+        return max(self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, LEAST_FLOOR_MS)
+
     def _fixed_costs(self, moved_mb: float) -> _FixedCosts:
         """The fixed costs of a network of which this many megabytes are moved in and out."""
-        return {
-            "overhead_ms": max(
-                self.call_overhead_ms + self.transfer_ms_per_mb * moved_mb, LEAST_FLOOR_MS
-            ),
-            "small_ms": _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS,
-        }
+        small_ms = _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS
+        return {"overhead_ms": self.fixed_ms(moved_mb), "small_ms": small_ms}
 
     @cached_property
     def _book(self) -> KernelBook:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from latfarm_predictors.baselines.fitting import Baselines
 from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.features.layers import Peaks
+from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
@@ -16,6 +17,7 @@ from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
+from latfarm_predictors.predict.sum_corrector import SumCorrector
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import SlowCore
 
@@ -39,6 +41,8 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
         parts["reuse"] = predictor.reuse.state()
     if predictor.confidence is not None:
         parts["confidence"] = predictor.confidence.state()
+    if predictor.corrector is not None:
+        parts["corrector"] = predictor.corrector.state()
     return ModelState(
         "platform-predictor",
         values={
@@ -50,6 +54,7 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
             "peaks": None if predictor.peaks is None else asdict(predictor.peaks),
             "left_out": predictor.left_out,
             "slow_core": predictor.slow_core.to_json(),
+            "shipping": None if predictor.shipping is None else predictor.shipping.to_json(),
         },
         parts=parts,
     )
@@ -89,6 +94,8 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
         reuse=ReuseCost.from_state(parts["reuse"]) if "reuse" in parts else None,
         slow_core=SlowCore.from_json(values.get("slow_core")),
+        corrector=SumCorrector.from_state(parts["corrector"]) if "corrector" in parts else None,
+        shipping=ShippingDecision.from_json(values.get("shipping")),
     )
 
 

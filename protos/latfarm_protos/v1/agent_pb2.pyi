@@ -285,7 +285,7 @@ class Energy(_message.Message):
     def __init__(self, energy_mj: _Optional[float] = ..., gross_mj: _Optional[float] = ..., spread_mj: _Optional[float] = ..., idle_mw: _Optional[float] = ..., idle_spread_mw: _Optional[float] = ..., source: _Optional[str] = ..., runs: _Optional[int] = ..., span_ms: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes", "energy")
+    __slots__ = ("request_id", "outcome", "error_code", "error_message", "sessions", "layers", "settings", "conditions", "board_id", "platform", "fingerprint", "protocol_version", "measured_at_s", "board_ms", "memory_bytes", "energy", "device_memory_bytes")
     class ConditionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class Result(_message.Message):
     BOARD_MS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     ENERGY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     outcome: str
     error_code: str
@@ -325,7 +326,8 @@ class Result(_message.Message):
     board_ms: float
     memory_bytes: int
     energy: Energy
-    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ...) -> None: ...
+    device_memory_bytes: int
+    def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., conditions: _Optional[_Mapping[str, str]] = ..., board_id: _Optional[str] = ..., platform: _Optional[str] = ..., fingerprint: _Optional[str] = ..., protocol_version: _Optional[int] = ..., measured_at_s: _Optional[float] = ..., board_ms: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., device_memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ListResultsRequest(_message.Message):
     __slots__ = ("after",)

@@ -255,6 +255,60 @@ class QueryError(_message.Message):
     text: str
     def __init__(self, kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class EstimateRequest(_message.Message):
+    __slots__ = ("place", "question", "no_predict", "coverage")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    NO_PREDICT_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    question: QueryRequest
+    no_predict: bool
+    coverage: float
+    def __init__(self, place: _Optional[int] = ..., question: _Optional[_Union[QueryRequest, _Mapping]] = ..., no_predict: bool = ..., coverage: _Optional[float] = ...) -> None: ...
+
+class EstimateEvent(_message.Message):
+    __slots__ = ("ends",)
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    ends: _containers.RepeatedCompositeFieldContainer[EstimateEnd]
+    def __init__(self, ends: _Optional[_Iterable[_Union[EstimateEnd, _Mapping]]] = ...) -> None: ...
+
+class EstimateEnd(_message.Message):
+    __slots__ = ("place", "measured", "predicted", "graph_needed", "error")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_NEEDED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    measured: QueryAnswer
+    predicted: Prediction
+    graph_needed: bool
+    error: QueryError
+    def __init__(self, place: _Optional[int] = ..., measured: _Optional[_Union[QueryAnswer, _Mapping]] = ..., predicted: _Optional[_Union[Prediction, _Mapping]] = ..., graph_needed: bool = ..., error: _Optional[_Union[QueryError, _Mapping]] = ...) -> None: ...
+
+class Prediction(_message.Message):
+    __slots__ = ("latency_ms", "low_ms", "high_ms", "coverage", "calibrated", "unsupported", "unsupported_ms", "bundle", "method")
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    LOW_MS_FIELD_NUMBER: _ClassVar[int]
+    HIGH_MS_FIELD_NUMBER: _ClassVar[int]
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    UNSUPPORTED_FIELD_NUMBER: _ClassVar[int]
+    UNSUPPORTED_MS_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    latency_ms: float
+    low_ms: float
+    high_ms: float
+    coverage: float
+    calibrated: bool
+    unsupported: _containers.RepeatedScalarFieldContainer[str]
+    unsupported_ms: float
+    bundle: str
+    method: str
+    def __init__(self, latency_ms: _Optional[float] = ..., low_ms: _Optional[float] = ..., high_ms: _Optional[float] = ..., coverage: _Optional[float] = ..., calibrated: bool = ..., unsupported: _Optional[_Iterable[str]] = ..., unsupported_ms: _Optional[float] = ..., bundle: _Optional[str] = ..., method: _Optional[str] = ...) -> None: ...
+
 class StartCampaignRequest(_message.Message):
     __slots__ = ("kind", "platform", "config_json", "name")
     KIND_FIELD_NUMBER: _ClassVar[int]

@@ -79,6 +79,11 @@ class ControllerServiceStub(object):
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.SerializeToString,
                 response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.FromString,
                 )
+        self.EstimateMany = channel.stream_stream(
+                '/latfarm_protos.v1.ControllerService/EstimateMany',
+                request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.EstimateRequest.SerializeToString,
+                response_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.EstimateEvent.FromString,
+                )
         self.StartCampaign = channel.unary_unary(
                 '/latfarm_protos.v1.ControllerService/StartCampaign',
                 request_serializer=latfarm__protos_dot_v1_dot_controller__pb2.StartCampaignRequest.SerializeToString,
@@ -230,6 +235,14 @@ class ControllerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EstimateMany(self, request_iterator, context):
+        """Gives the latencies of many networks without a board: from the store, or else predicted by the
+        bundle in use. Each network that is sent ends once; one that fails ends alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StartCampaign(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -368,6 +381,11 @@ def add_ControllerServiceServicer_to_server(servicer, server):
                     servicer.QueryMany,
                     request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.FromString,
                     response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.SerializeToString,
+            ),
+            'EstimateMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.EstimateMany,
+                    request_deserializer=latfarm__protos_dot_v1_dot_controller__pb2.EstimateRequest.FromString,
+                    response_serializer=latfarm__protos_dot_v1_dot_controller__pb2.EstimateEvent.SerializeToString,
             ),
             'StartCampaign': grpc.unary_unary_rpc_method_handler(
                     servicer.StartCampaign,
@@ -652,6 +670,23 @@ class ControllerService(object):
         return grpc.experimental.unary_stream(request, target, '/latfarm_protos.v1.ControllerService/QueryMany',
             latfarm__protos_dot_v1_dot_controller__pb2.QueryManyRequest.SerializeToString,
             latfarm__protos_dot_v1_dot_controller__pb2.QueryManyEvent.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def EstimateMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(request_iterator, target, '/latfarm_protos.v1.ControllerService/EstimateMany',
+            latfarm__protos_dot_v1_dot_controller__pb2.EstimateRequest.SerializeToString,
+            latfarm__protos_dot_v1_dot_controller__pb2.EstimateEvent.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

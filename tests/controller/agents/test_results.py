@@ -48,6 +48,7 @@ def result(**changes: Any) -> pb.Result:
         "measured_at_s": 1e9,
         "board_ms": 50,
         "memory_bytes": 2**40,
+        "device_memory_bytes": 2**33,
     }
     return pb.Result(**(fields | changes))
 
@@ -65,7 +66,7 @@ def test_a_good_result() -> None:
     assert not measurement.unstable
     assert measurement.settings.sessions == 2
     assert measurement.conditions == {"governor": "unknown", "mean_ms": "1.005"}
-    assert measurement.memory_bytes == 2**40
+    assert (measurement.memory_bytes, measurement.device_memory_bytes) == (2**40, 2**33)
     assert measurement.graph_hash == hash_of(GRAPH)
     assert (measurement.platform, measurement.purpose) == ("p", "kernel")
 
@@ -104,6 +105,7 @@ def test_without_settings_the_requested_ones_stand() -> None:
         ({"layers": [pb.Layer(name="l", latency_ms=-1.0)]}, "RESULT_IMPOSSIBLE"),
         ({"protocol_version": 2**32 - 1}, "RESULT_IMPOSSIBLE"),
         ({"memory_bytes": 2**64 - 1}, "RESULT_IMPOSSIBLE"),
+        ({"device_memory_bytes": 2**64 - 1}, "RESULT_IMPOSSIBLE"),
         ({"measured_at_s": float("inf")}, "RESULT_IMPOSSIBLE"),
         ({"measured_at_s": 1e18}, "RESULT_IMPOSSIBLE"),
         ({"board_ms": float("nan")}, "RESULT_IMPOSSIBLE"),

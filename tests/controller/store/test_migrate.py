@@ -68,6 +68,7 @@ def test_older_measurements_are_ordered_by_their_time_but_not_by_the_future(
             "DROP TABLE foreign_measurements; DROP TABLE imports; DROP TABLE staged_measurements; "
             "DROP TABLE staged_graphs; DROP TABLE commits; DROP TABLE losses; "
             "DROP VIEW platforms; ALTER TABLE measurements DROP COLUMN received_at_s; "
+            "ALTER TABLE measurements DROP COLUMN device_memory_bytes; "
             "CREATE VIEW platforms AS SELECT count(*) FROM measurements; "
             "ALTER TABLE campaigns DROP COLUMN waiting_for; "
             "ALTER TABLE campaigns DROP COLUMN unattended; DROP TABLE found_results; "

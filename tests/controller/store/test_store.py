@@ -56,6 +56,7 @@ whole_measurements = st.builds(
     unstable=st.booleans(),
     layers=st.lists(st.builds(ProfiledLayer, text, text, finite, text), max_size=3).map(tuple),
     memory_bytes=st.integers(0, 2**64 - 1),
+    device_memory_bytes=st.integers(0, 2**64 - 1),
     board_ms=finite,
     measured_at_s=finite,
     protocol_version=count,

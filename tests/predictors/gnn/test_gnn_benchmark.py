@@ -130,6 +130,10 @@ def test_results_keep_what_is_finished(tmp_path: Path) -> None:
     assert Results(path, {"a": [1, 2]}).find(job) == {"mape": 0.5}
     with pytest.raises(ValueError, match="other settings"):
         Results(path, {"a": [1, 3]})
+    for seed, seconds in ((0, 1.5), (1, 2.0)):
+        results.keep(replace(job, seed=seed), {"seconds": seconds})
+    results.keep(replace(job, method="sum"), {})
+    assert results.durations_s() == {"nnlp": 3.5, "sum": 0.0}
 
 
 def test_figures_of_predictions() -> None:

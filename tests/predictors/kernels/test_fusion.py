@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from latfarm_predictors.errors import FusionRulesError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels import fusion_search
 from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs
-from latfarm_predictors.kernels.fusion_search import split
+from latfarm_predictors.kernels.fusion_search import _Search, find_groups, split
 from latfarm_predictors.testing.graphs import graphs, reordered
 
 BN = "BatchNormalization"
@@ -277,6 +279,23 @@ def test_kernels_do_not_depend_on_the_order_in_the_file(
     rules = FusionRules(rules.pairs, rules.multi_inbound, 0)
     one, other = split(graph, rules), split(reordered(graph, seed), rules)
     assert Counter(k.kernel_id for k in one) == Counter(k.kernel_id for k in other)
+
+
+@given(graphs(max_ops=20), rule_sets())
+@settings(max_examples=80, deadline=None)
+def test_a_search_for_cycles_that_ends_at_a_cut_misses_none(
+    graph: Graph, rules: FusionRules
+) -> None:
+    class Everywhere(_Search):
+        """Searches all that comes before, as if some group crossed each cut."""
+
+        def _span(self, _one: Sequence[int], _other: Sequence[int]) -> None:
+            self._across_cut = [0] + [1] * (len(self._nodes) - 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fusion_search, "_Search", Everywhere)
+        expected = find_groups(graph, rules)
+    assert find_groups(graph, rules) == expected
 
 
 @given(rule_sets())

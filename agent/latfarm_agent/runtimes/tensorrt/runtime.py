@@ -106,6 +106,7 @@ class TensorRtRuntime:
             cpu_clock="none",
             flush=self._session.flush,
             conditions=self._log,
+            device_memory_bytes=0 if cuda.device.integrated else self._session.device_bytes,
         )
 
     def run(self) -> float | None:

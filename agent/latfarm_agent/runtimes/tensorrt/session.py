@@ -96,6 +96,8 @@ class TensorRtSession:
         self._copies_in: list[tuple[int, int, int]] = []
         self._copies_out: list[tuple[int, int, int]] = []
         self._scratch = 0
+        self._buffer_bytes = 0
+        self._working_bytes = _working_bytes(engine)
         self._context: Any = None
         self._start: Callable[[], bool] = _unbound
         try:
@@ -114,6 +116,14 @@ class TensorRtSession:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of the GPU for inputs, outputs and intermediate results; without weights.
+
+        TensorRT does not tell how much of an engine's weights lie on the GPU.
+        """
+        return self._buffer_bytes + self._working_bytes
 
     def run(self) -> Times:
         """Run one inference, from the first call to the end of the wait for the GPU.
@@ -213,7 +223,17 @@ class TensorRtSession:
             self._host_memory.append(self._cuda.allocate_host(size_bytes))
             return self._host_memory[-1]
         self._memory.append(self._cuda.allocate(size_bytes))
+        self._buffer_bytes += size_bytes
         return self._memory[-1]
+
+
+def _working_bytes(engine: Any) -> int:
+    """Memory in which an execution context of the engine keeps intermediate results."""
+    for name in ("device_memory_size_v2", "device_memory_size"):  # the first from 10.1 on
+        found = getattr(engine, name, None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return 0
 
 
 def _unbound() -> bool:

@@ -123,7 +123,7 @@ def show_bundle(
     path = choose(load_config().bundles_dir, platform, model)
     told, predictor = read_provenance(path), load(path)
     entry = next(found for found in models_of(path.parent) if found.record.number == path.stem)
-    promised = predictor.correction.calibration.guarantee(coverage)
+    promised = predictor.guarantee(coverage)
     if as_json:
         shown = told | {"guarantee": promised.to_json(), "path": str(path)} | entry.to_json()
         output.json_text(shown | {"slow_core": predictor.slow_core.to_json()})
@@ -136,6 +136,15 @@ def show_bundle(
         ("made at", str(told.get("trained_at", "unknown"))),
         ("kernels", str(told.get("kernels", "unknown"))),
         ("calibration networks", str(len(told.get("networks", ())))),
+        *(
+            (
+                "of other farms",
+                f"{theirs.get('networks', 0)} networks: "
+                + ", ".join(str(theirs.get(name, "")) for name in ("source", "licence", "method")),
+            )
+            for theirs in told.get("foreign", ())
+        ),
+        *([("sum-gp", predictor.shipping.sentence)] if predictor.shipping else ()),
         ("intervals", promised.sentence),
         ("effect of a slow core", f"shift of the exponent {core.shift:+.2f}, {core.pairs} pairs"),
         ("noise of the host", noise.sentence or "unknown"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +13,14 @@ from latfarm_controller.cli.shell.durations import seconds
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from latfarm_predictors.predict.answer import Answer
+    from latfarm_predictors.graph.graph import Graph
 
+    from latfarm_controller.app.estimating import EstimateEnd, PredictedLatency
     from latfarm_controller.app.question import Found, Question
+    from latfarm_controller.latency import LatencyDatabase, QueryOptions
 
 Platforms = Annotated[
     list[str],
@@ -133,13 +137,13 @@ class _Shown:
         if self.energy and measurement.energy_mj is None:
             output.error(f"{file}: {measurement.energy_story or 'no energy was measured'}")
 
-    def add_prediction(self, file: Path, answer: Answer) -> None:
+    def add_prediction(self, file: Path, platform: str, answer: PredictedLatency) -> None:
         """Take an answer that a bundle predicts."""
         low, high = answer.interval_ms
         self.answers.append(
             {
                 "model": str(file),
-                "platform": answer.platform,
+                "platform": platform,
                 "hit": False,
                 "predicted": True,
                 "corrected_ms": answer.latency_ms,
@@ -148,14 +152,16 @@ class _Shown:
                 "calibrated": answer.calibrated,
                 "unsupported": list(answer.unsupported),
                 "bundle": answer.bundle,
+                "method": answer.method,
             }
         )
         notes = [
             f"{answer.coverage:.0%} interval {low:.3f} to {high:.3f}",
             "" if answer.calibrated else "uncalibrated",
+            "" if answer.method == "sum" else f"predicted by {answer.method}",
             f"{len(answer.unsupported)} unsupported ops" if answer.unsupported else "",
         ]
-        shown = [str(file), answer.platform, f"{answer.latency_ms:.3f}", "", ""]
+        shown = [str(file), platform, f"{answer.latency_ms:.3f}", "", ""]
         self.rows.append([*shown, "", "bundle", ", ".join(filter(None, notes))])
 
 
@@ -201,7 +207,7 @@ def query(
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
     _check(publish=publish, survey=survey, predict=predict, energy=energy)
-    from latfarm_controller.latency import QueryOptions, question_about
+    from latfarm_controller.latency import QueryOptions
 
     options = QueryOptions(
         tier="publish" if publish else "survey" if survey else "",
@@ -214,14 +220,12 @@ def query(
         tags=tuple(tags or ()),
     )
     files, several = inputs.model_files(models)
-    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
-    if not graphs:
-        return 2
-    asked = [
-        (file, question_about(graph, name, options)) for file, graph in graphs for name in platform
-    ]
+    read = partial(inputs.read_model, batch=batch, shape=shape or [], optimise=optimise)
+    asked = _Asked(files, platform, options, read)
     shown = _ask(asked, wait_s, energy=energy, predict=predict)
-    shown.code = max(shown.code, 2 if len(graphs) < len(files) else 0)
+    if asked.unread == len(files):
+        return 2
+    shown.code = max(shown.code, 2 if asked.unread else 0)
     _show(shown, several=several, with_platform=len(platform) > 1, as_json=as_json)
     return shown.code
 
@@ -238,41 +242,97 @@ def _check(*, publish: bool, survey: bool, predict: bool, energy: bool) -> None:
         raise UsageError("--predict predicts latencies alone; see latfarm predict --energy")
 
 
-def _ask(
-    asked: list[tuple[Path, Question]], wait_s: float, *, energy: bool, predict: bool
-) -> _Shown:
+@dataclass
+class _Asked:
+    """The questions of the command. Models are read one by one, as their questions are taken.
+
+    Attributes:
+        files: the models.
+        platforms: each model is asked about on each of them.
+        options: which answers will do.
+        read: reads a model.
+        unread: number of files that are no usable models; each was told when it was read.
+    """
+
+    files: list[Path]
+    platforms: list[str]
+    options: QueryOptions
+    read: Callable[[Path], Graph]
+    unread: int = 0
+
+    def questions(self) -> Iterator[tuple[int, Question]]:
+        """Each question with its place among those of all models."""
+        from latfarm_predictors.errors import ModelFileError
+
+        from latfarm_controller.latency import question_about
+
+        for number, file in enumerate(self.files):
+            try:
+                graph = self.read(file)
+            except ModelFileError as error:
+                output.error(str(error))
+                self.unread += 1
+                continue
+            for index, platform in enumerate(self.platforms):
+                place = number * len(self.platforms) + index
+                yield place, question_about(graph, platform, self.options)
+
+
+def _ask(asked: _Asked, wait_s: float, *, energy: bool, predict: bool) -> _Shown:
     """Ask all questions, and return the answers in the order of the questions."""
-    from latfarm_controller.app.question import Found
     from latfarm_controller.cli.shell.signals import no_signals
-    from latfarm_controller.errors import NotMeasuredError
-    from latfarm_controller.estimates import predictions
     from latfarm_controller.latency import LatencyDatabase
 
-    ends: dict[int, Found | Answer | Exception] = {}
-    missed: dict[int, Exception] = {}
     with LatencyDatabase(
         wait_s=wait_s,
         on_progress=lambda text: output.err().print(text, style="dim"),
         guard=no_signals,
     ) as database:
-        for place, end in database.ask([question for _, question in asked]):
-            if predict and isinstance(end, NotMeasuredError):
-                missed[place] = end
-            elif isinstance(end, Exception) and len(asked) == 1:
-                raise end
-            else:
-                ends[place] = end
-    ends.update(predictions([question for _, question in asked], missed))
+        ends = _estimated(asked, database) if predict else _answered(asked, database)
     shown = _Shown(energy)
-    for place, (file, question) in enumerate(asked):
-        answer = ends[place]
-        if isinstance(answer, Exception):
-            shown.add_error(file, question.platform, answer)
-        elif isinstance(answer, Found):
-            shown.add(file, question, answer)
-        else:
-            shown.add_prediction(file, answer)
+    for place in sorted(ends):
+        question, answer = ends[place]
+        _add(shown, asked.files[place // len(asked.platforms)], question, answer)
     return shown
+
+
+def _add(shown: _Shown, file: Path, question: Question, answer: EstimateEnd) -> None:
+    """Take one answer."""
+    from latfarm_controller.app.estimating import PredictedLatency
+    from latfarm_controller.app.question import Found
+
+    if isinstance(answer, Found):
+        shown.add(file, question, answer)
+    elif isinstance(answer, PredictedLatency):
+        shown.add_prediction(file, question.platform, answer)
+    elif isinstance(answer, Exception):
+        shown.add_error(file, question.platform, answer)
+
+
+def _answered(asked: _Asked, database: LatencyDatabase) -> dict[int, tuple[Question, EstimateEnd]]:
+    """What the store or boards answer, by place. A single question raises its error."""
+    told = list(asked.questions())
+    ends: dict[int, tuple[Question, EstimateEnd]] = {}
+    for index, end in database.ask([question for _, question in told]):
+        if isinstance(end, Exception) and len(told) == 1:
+            raise end
+        place, question = told[index]
+        ends[place] = question, end
+    return ends
+
+
+def _estimated(asked: _Asked, database: LatencyDatabase) -> dict[int, tuple[Question, EstimateEnd]]:
+    """What the store knows or bundles predict, by place. Networks are not kept."""
+    from latfarm_controller.app.question import Question
+    from latfarm_controller.config import load_config
+    from latfarm_controller.estimates import Estimator
+
+    ends: dict[int, tuple[Question, EstimateEnd]] = {}
+    estimator = Estimator(database, load_config().bundles_dir)
+    for place, question, end in estimator.ends(asked.questions()):
+        assert isinstance(question, Question)
+        ends[place] = replace(question, graph=None), end
+    return ends
 
 
 def _show(shown: _Shown, *, several: bool, with_platform: bool, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
@@ -19,6 +20,18 @@ Since = Annotated[
         help="Train a model further instead of making it anew: a time such as 2026-11-20T12:00 or "
         "an age such as 7d trains the model in use with the rows since then; the number of a model "
         "or the revision of its rows trains that model with what came later.",
+    ),
+]
+ForeignSource = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--foreign-source",
+        metavar="SOURCE",
+        help="Also train with the networks that this source measured on the platform "
+        "(latfarm db import; latfarm results --foreign names sources). May be repeated. They teach "
+        "the correction from sums of kernels to networks, and the width of intervals; kernels are "
+        "learned from own measurements alone. The bundle names source and licence. Without this, "
+        "no measurement of others trains a model.",
     ),
 ]
 Promote = Annotated[
@@ -39,6 +52,7 @@ def register(app: typer.Typer) -> None:
 def train(
     platform: inputs.Platform,
     since: Since = "",
+    foreign_source: ForeignSource = None,
     promote: Promote = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -58,13 +72,18 @@ def train(
       latfarm train -p local-onnxruntime1.31-fp32-1t
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
+      latfarm train -p local-onnxruntime1.31-fp32-1t --foreign-source "another lab"
     """
+    if since and foreign_source:
+        raise UsageError(
+            "--since and --foreign-source contradict each other; train without --since"
+        )
     from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
 
     config = load_config()
-    inputs = _inputs(config, platform, since, wait_s)
-    entered = None if inputs is None else fitted(config.bundles_dir, inputs, promote=promote)
+    read = _inputs(config, platform, since, foreign_source or [], wait_s)
+    entered = None if read is None else fitted(config.bundles_dir, read, promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
@@ -84,7 +103,7 @@ def train(
 
 
 def _inputs(
-    config: ControllerConfig, platform: str, since: str, wait_s: float
+    config: ControllerConfig, platform: str, since: str, foreign: list[str], wait_s: float
 ) -> TrainingInputs | None:
     """What the model is fitted to; None if nothing is new."""
     from latfarm_controller.api.readable_store import readable_store
@@ -97,4 +116,12 @@ def _inputs(
         if asked is not None:
             return inputs_since(store, folder, platform, asked)
         campaign, seed, chain = trained_from(store, folder, platform, added=True)
-        return read_inputs(store, platform, campaign, seed=seed, bundles_dir=folder, chain=chain)
+        return read_inputs(
+            store,
+            platform,
+            campaign,
+            seed=seed,
+            bundles_dir=folder,
+            chain=chain,
+            foreign=foreign,
+        )

@@ -173,9 +173,15 @@ def refused_families(record: PlatformRecord) -> list[dict[str, Any]]:
 
 
 def promise(predictor: PlatformPredictor) -> dict[str, Any]:
-    """What intervals promise for the platform: expected coverage, and its 5 to 95 % range."""
-    promised = predictor.correction.calibration.guarantee(COVERAGE)
-    return {**promised.to_json(), "sentence": promised.sentence}
+    """What intervals promise for the platform: expected coverage, and its 5 to 95 % range.
+
+    Where a Gaussian process on sums of kernels was tried, `corrector` tells whether it is shipped.
+    """
+    promised = predictor.guarantee(COVERAGE)
+    told = {**promised.to_json(), "sentence": promised.sentence}
+    if predictor.shipping is not None:
+        told["corrector"] = predictor.shipping.sentence
+    return told
 
 
 def _rows(predictor: PlatformPredictor, networks: Sequence[SeenNetwork]) -> list[dict[str, Any]]:

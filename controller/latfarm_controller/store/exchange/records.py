@@ -26,7 +26,7 @@ _TIMES = (
     *("mad_ms", "min_ms", "p90_ms", "p99_ms", "cold_ms", "load_ms", "compile_ms", "first_run_ms"),
     *("energy_mj", "energy_gross_mj", "energy_spread_mj", "idle_mw"),
 )
-_COUNTS = ("runs", "rejected_runs", "memory_bytes", "protocol_version")
+_COUNTS = ("runs", "rejected_runs", "memory_bytes", "device_memory_bytes", "protocol_version")
 _CLOCKS = ("board_ms", "measured_at_s", "received_at_s")
 _SETTINGS: Mapping[str, type[Any]] = {each.name: type(each.default) for each in fields(Settings)}
 

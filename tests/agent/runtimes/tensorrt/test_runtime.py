@@ -75,6 +75,24 @@ print(json.dumps(live))
     assert live == [0, 0, 0, 0]
 
 
+def test_it_tells_the_memory_of_the_gpu_that_a_model_takes(play: Callable[..., Any]) -> None:
+    integrated, told, plain, staged, buffers = play("""
+from latfarm_agent.runtimes.cuda import Cuda
+allocated = []
+allocate = Cuda.allocate
+Cuda.allocate = lambda cuda, size: (allocated.append(size), allocate(cuda, size))[1]
+told = runtime.prepare(job("fp32")).device_memory_bytes
+plain, buffers = runtime._session.device_bytes, sum(allocated)
+runtime.prepare(job("transfers-fp32", 1))
+staged = runtime._session.device_bytes
+print(json.dumps([Cuda().device.integrated, told, plain, staged, buffers]))
+""")
+    assert buffers > 0
+    assert plain == 4096 + buffers
+    assert staged == plain  # pinned buffers for transfers are memory of the host
+    assert told == (0 if integrated else plain)  # an integrated GPU has no memory of its own
+
+
 def test_timings_are_kept_and_engines_are_not(play: Callable[..., Any], tmp_path: Path) -> None:
     told = play("""
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
