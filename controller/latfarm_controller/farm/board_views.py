@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from latfarm_controller.farm.board_monitor import BoardMonitor, board_state
 from latfarm_controller.farm.boards.interfaces import BoardStatus
 from latfarm_controller.farm.boards.known_boards import KnownBoards
-from latfarm_controller.farm.partitions import BoardChoice, Partitions
+from latfarm_controller.farm.partitions import EVERY_BOARD, BoardChoice, Partitions
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
 
 MOST_TOLD = 10
@@ -28,6 +28,28 @@ def healthy(scheduler: Scheduler, platform: str, board_id: str = "", partition: 
         board is not None and not board.quarantines and board_id in ("", board.board_id)
         for board in boards
     )
+
+
+def pool_size(
+    boards: KnownBoards,
+    partitions: Partitions,
+    platforms: Iterable[str],
+    board_id: str,
+    choice: BoardChoice,
+) -> int:
+    """How many connected boards of a choice offer one of some platforms.
+
+    Args:
+        boards: of the farm.
+        partitions: of the farm.
+        platforms: names of the platforms.
+        board_id: only the board of this id; empty: all boards.
+        choice: which boards may be used.
+    """
+    if partitions.settled(choice) == EVERY_BOARD:
+        return boards.size(platforms, board_id)
+    pools = (boards.pool(platform, board_id) for platform in platforms)
+    return len({status.name for pool in pools for status in partitions.chosen(pool, choice)})
 
 
 def timing_here(boards: KnownBoards, scheduler: Scheduler) -> bool:

@@ -20,16 +20,19 @@ COPIED: Mapping[str, str] = {
     "measurements": "SELECT * FROM measurements WHERE platform = $platform",
     "put_aside": "SELECT * FROM put_aside WHERE seq IN "
     "(SELECT seq FROM measurements WHERE platform = $platform)",
+    "foreign_measurements": "SELECT * FROM foreign_measurements WHERE platform = $platform",
+    "imports": "SELECT * FROM imports",
     # A kernel between pads is named by the outcome of its campaign alone.
     "graphs": "SELECT * FROM graphs WHERE hash IN "
     "(SELECT graph_hash FROM measurements WHERE platform = $platform UNION ALL "
+    "SELECT graph_hash FROM foreign_measurements WHERE platform = $platform UNION ALL "
     "SELECT unnest(regexp_extract_all(outcome, '\\b[0-9a-f]{32}\\b')) FROM campaigns "
     "WHERE platform = $platform)",
 }
 """The query that selects the rows of each table that is copied.
 
-All campaigns are copied, because one campaign may name another. Board events, measurements of other
-farms and results that no campaign asked for are left out.
+All campaigns are copied, because one campaign may name another. Board events and results that no
+campaign asked for are left out.
 """
 
 
