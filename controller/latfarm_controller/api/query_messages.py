@@ -34,9 +34,7 @@ def question_to_pb(question: Question, *, with_graph: bool) -> pb.QueryRequest:
     )
 
 
-def question_from_pb(
-    message: pb.QueryRequest, user: str = "", *, hashed: bool = False
-) -> Question:
+def question_from_pb(message: pb.QueryRequest, user: str = "", *, hashed: bool = False) -> Question:
     """The question of a message. A network that was sent is hashed here: its word is not taken.
 
     Args:

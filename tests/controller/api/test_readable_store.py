@@ -62,7 +62,14 @@ def test_a_copy_has_what_one_platform_needs(tmp_path: Path) -> None:
         rows_before = store.counts()
         copy_platform(store, OTHER, tmp_path / "other" / "store.duckdb")
         assert store.counts() == rows_before
-    assert written == {"campaigns": 2, "measurements": 2, "put_aside": 0, "graphs": 3}
+    assert written == {
+        "campaigns": 2,
+        "measurements": 2,
+        "put_aside": 0,
+        "foreign_measurements": 0,
+        "imports": 0,
+        "graphs": 3,
+    }
     with DuckDBStore(tmp_path / "it's a copy" / "store.duckdb") as copy:
         assert [m.request_id for m in copy.measurements()] == ["r2", "r1"]
         assert {record.name for record in copy.campaigns()} == {"mine", "theirs"}

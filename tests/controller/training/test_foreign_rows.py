@@ -13,6 +13,7 @@ from latfarm_controller.store.exchange.exporting import Selection, export
 from latfarm_controller.store.exchange.form import Origin
 from latfarm_controller.store.exchange.importing import Importer
 from latfarm_controller.store.exchange.reading import LatfarmReader
+from latfarm_controller.store.platform_copy import copy_platform
 from latfarm_controller.training.fit_bundle import fit_bundle
 from latfarm_controller.training.foreign_rows import DRAW, NO_FOREIGN, foreign_networks, sources_of
 from latfarm_controller.training.training import read_inputs
@@ -69,6 +70,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToyHome]:
     made.store = DuckDBStore(folder / "store.duckdb")
     yield made
     made.store.close()
+
+
+def test_a_copy_of_the_platform_has_them_too(home: ToyHome, tmp_path: Path) -> None:
+    copy_platform(home.store, PLATFORM, tmp_path / "copy" / "store.duckdb")
+    asked = foreign_networks(home.store, PLATFORM, ["a lab"], slow_core=AS_TOLD)
+    with DuckDBStore(tmp_path / "copy" / "store.duckdb") as copy:
+        assert foreign_networks(copy, PLATFORM, ["a lab"], slow_core=AS_TOLD) == asked
 
 
 def test_only_the_sources_that_are_asked_for_are_read(home: ToyHome) -> None:
