@@ -21,6 +21,7 @@ from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
 from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
+from latfarm_controller.app.unused_boards import UnusedBoards
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -73,6 +74,7 @@ class Controller:
         shared = (LOCAL,) if config.local_agent else ()
         self._desk = BoardSupervisor(store, farm, shared=shared)
         fleet.listen(self._desk.identities)
+        self.unused_boards = UnusedBoards(fleet, farm, self._desk)
         self._spools = SpoolKeeper(store, farm, self._desk.standing)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)
