@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from latfarm_controller.metrics.campaigns import CAMPAIGN_STATES
 from tests.monitoring import exposed
 from tests.monitoring.rendering import ANSIBLE, DASHBOARD, render
 
+DOCS = ANSIBLE.parent / "docs"
 BUILDER = ANSIBLE / "monitoring" / "dashboard.py"
 WANTED = (
     "Campaigns by state",
@@ -84,3 +86,14 @@ def test_what_it_asks_for_exists(tmp_path: Path) -> None:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
             assert exposed.names_in(target["expr"]) <= known, target["expr"]
+
+
+def test_the_documentation_shows_each_panel() -> None:
+    page = (DOCS / "monitoring.md").read_text()
+    shown = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        if panel["type"] != "row":
+            name = re.sub(r"[^a-z0-9]+", "-", panel["title"].lower()).strip("-")
+            shown.add(f"{name}.svg")
+            assert f"(images/monitoring/{name}.svg)" in page, panel["title"]
+    assert {path.name for path in (DOCS / "images" / "monitoring").iterdir()} == shown

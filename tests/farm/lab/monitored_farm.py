@@ -28,7 +28,7 @@ from latfarm_protos.v1.controller_pb2_grpc import ControllerServiceStub
 
 from tests.farm.lab import prometheus
 from tests.farm.lab.authority import LabAuthority
-from tests.farm.lab.monitored_board import MonitoredBoard
+from tests.farm.lab.monitored_board import MonitoredBoard, python_path
 from tests.farm.lab.processes import LOOK_S, LoggedProcess, answers, get_json, until
 from tests.monitoring.rendering import render
 from tests.ports import free_port
@@ -110,13 +110,13 @@ class MonitoredFarm:
 
     def serve(self) -> None:
         """Start `latfarm serve`, and wait until it answers."""
-        words = [sys.executable, "-m", "latfarm_controller.cli.main", "serve"]
+        words = [sys.executable, "-m", "tests.farm.lab.inline_controller", "serve"]
         words += ["--metrics-port", str(self._ports["controller"])]
         env = {
+            "PYTHONPATH": python_path(),
             "LATFARM_HOME": str(self.home),
             "LATFARM_LOCAL_AGENT": "false",
             "LATFARM_HEALTH_CHECKS": "false",  # faulty boards would get no work
-            "LATFARM_RAY_CPUS": "1",
             "OMP_NUM_THREADS": "1",
         }
         log = self.folder / "controller.log"
