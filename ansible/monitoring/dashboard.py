@@ -51,7 +51,10 @@ def _panel(panel: PlotPanel) -> timeseries.Panel:
         )
         .tooltip(ui.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
     )
-    if panel.unit != "percentunit" or panel.top is not None:
+    if panel.logarithmic:
+        log = ui.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+        plot = plot.scale_distribution(log)
+    elif panel.unit != "percentunit" or panel.top is not None:
         plot = plot.axis_soft_min(0.0)
     if panel.top is not None:
         plot = plot.max(panel.top)

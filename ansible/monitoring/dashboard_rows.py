@@ -27,6 +27,8 @@ class PlotPanel:
     queries: tuple[Query, ...]
     top: float | None = None
     """Upper end of the axis, for quantities that have a highest value."""
+    logarithmic: bool = False
+    """Whether the axis is logarithmic, for quantities of very different sizes."""
     colours: Mapping[str, str] = field(default_factory=dict)
     """Fixed colours, as Grafana names them, by the names of series; others get any colour."""
 
@@ -240,6 +242,7 @@ ROWS = (
                     Query("latfarm:certificate_remaining:seconds", "{{board}} {{certificate}}"),
                     Query("latfarm:reader_certificate_remaining:seconds", "reader {{reader}}"),
                 ),
+                logarithmic=True,
             ),
         ),
     ),

@@ -12,6 +12,7 @@ const CUSTOM = [
   'axisPlacement',
   'axisSoftMin',
   'axisGridShow',
+  'scaleDistribution',
 ];
 // What the time series panel of Grafana uses where a dashboard says nothing.
 const DEFAULTS = {
@@ -63,6 +64,9 @@ function expression(target, dashboard, settings) {
   return expr;
 }
 
+// Grafana's panel draws nothing where a value is no finite number, too.
+const finite = (value) => (Number.isFinite(value) ? value : null);
+
 function frameOf(one, target, settings) {
   const name = target.legendFormat.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, key) => one.metric[key] ?? '');
   const interval = settings.step_s * 1000;
@@ -78,7 +82,7 @@ function frameOf(one, target, settings) {
       {
         name: 'Value',
         type: FieldType.number,
-        values: one.values.map(([, text]) => Number(text)),
+        values: one.values.map(([, text]) => finite(Number(text))),
         labels: one.metric,
         config: { displayNameFromDS: name.trim() },
       },

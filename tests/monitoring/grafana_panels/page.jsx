@@ -3,6 +3,8 @@
 // The server of draw.mjs gives the dashboard as the project ships it (/dashboard.json), the moments
 // to draw (/settings.json), and the answers of Prometheus (/api/v1/query_range). When everything is
 // drawn, `window.drawn` holds what each panel shows.
+import '@fontsource/inter/400.css'; // Grafana's font; without it, axes are measured in another one
+import '@fontsource/inter/500.css';
 import { createRoot } from 'react-dom/client';
 import { createTheme, dateTime, ThemeContext } from '@grafana/data';
 import { GlobalStyles, PanelChrome, TimeSeries } from '@grafana/ui';
@@ -136,6 +138,7 @@ async function main() {
     const frames = panel.type === 'row' ? [] : await framesOf(panel, dashboard, settings, theme, json);
     panels.push({ panel, frames });
   }
+  await Promise.all(['400', '500'].map((weight) => document.fonts.load(`${weight} 12px Inter`)));
   createRoot(document.getElementById('root')).render(
     <Dashboard panels={panels} settings={settings} theme={theme} />
   );

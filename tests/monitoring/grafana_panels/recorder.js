@@ -14,7 +14,7 @@ class RecordedPath extends Path2D {
   }
   lineTo(x, y) {
     super.lineTo(x, y);
-    this.d += `L${round(x)} ${round(y)}`;
+    this.d += `${this.d ? 'L' : 'M'}${round(x)} ${round(y)}`; // a first line to a point only moves
   }
   rect(x, y, w, h) {
     super.rect(x, y, w, h);
@@ -57,11 +57,10 @@ class Recorder {
   constructor() {
     this.parts = [];
     this.current = new RecordedPath();
-    this.clips = [''];
+    this.clips = [[]]; // for each saved state: the paths that all limit what is drawn
   }
-  // Clip paths of uPlot are rectangles of the plot; a path that is drawn keeps the last of them.
   element(context, kind, path) {
-    const clip = this.clips.at(-1);
+    const clips = this.clips.at(-1);
     const style =
       kind === 'stroke'
         ? `fill="none" stroke="${escape(context.strokeStyle)}" stroke-width="${context.lineWidth}"` +
@@ -69,7 +68,7 @@ class Recorder {
         : `fill="${escape(context.fillStyle)}"`;
     const faint = context.globalAlpha < 1 ? ` opacity="${context.globalAlpha}"` : '';
     if (path.d) {
-      this.parts.push({ clip, text: `<path d="${path.d}" ${style}${faint}${matrix(context)}/>` });
+      this.parts.push({ clips, text: `<path d="${path.d}" ${style}${faint}${matrix(context)}/>` });
     }
   }
   label(context, text, x, y) {
@@ -77,7 +76,7 @@ class Recorder {
     const anchor = ANCHORS[context.textAlign] ?? 'start';
     const baseline = BASELINES[context.textBaseline] ?? 'auto';
     this.parts.push({
-      clip: '',
+      clips: [],
       text:
         `<text x="${round(x)}" y="${round(y)}" font-size="${size}" text-anchor="${anchor}" ` +
         `dominant-baseline="${baseline}" fill="${escape(context.fillStyle)}"${matrix(context)}>` +
@@ -94,7 +93,7 @@ const METHODS = {
   restore: (recorder) => recorder.clips.length > 1 && recorder.clips.pop(),
   clip: (recorder, _, path) => {
     const { d } = path instanceof RecordedPath ? path : recorder.current;
-    recorder.clips[recorder.clips.length - 1] = d;
+    recorder.clips.push([...recorder.clips.pop(), d]);
   },
   beginPath: (recorder) => {
     recorder.current = new RecordedPath();
@@ -125,6 +124,6 @@ HTMLCanvasElement.prototype.getContext = function getContext(kind, options) {
   return context;
 };
 
-// What was drawn on a canvas since it was cleared: a list of {clip, text}.
+// What was drawn on a canvas since it was cleared: a list of {clips, text}.
 window.recordedParts = (canvas) => recorders.get(canvas)?.parts ?? [];
 window.escapeXml = escape;

@@ -1,22 +1,20 @@
 // Writes a panel as SVG: what its canvas recorded (recorder.js), and the texts and boxes around it.
 const FONT = 'Inter, Helvetica, Arial, sans-serif';
 const round = (value) => Math.round(value * 10) / 10;
-const visible = (colour) => colour && colour !== 'transparent' && !/, 0\)$/.test(colour);
+const visible = (colour) => colour !== 'transparent' && !/^rgba\(.*, 0\)$/.test(colour);
 
 function canvasParts(canvas, origin) {
   const at = canvas.getBoundingClientRect();
   const scale = round(at.width / canvas.width);
-  const clips = [];
-  const parts = window.recordedParts(canvas).map(({ clip, text }) => {
-    if (!clip) {
-      return text;
+  const known = [];
+  const within = (text, clip) => {
+    if (!known.includes(clip)) {
+      known.push(clip);
     }
-    if (!clips.includes(clip)) {
-      clips.push(clip);
-    }
-    return `<g clip-path="url(#c${clips.indexOf(clip)})">${text}</g>`;
-  });
-  const defs = clips.map((d, i) => `<clipPath id="c${i}"><path d="${d}"/></clipPath>`).join('');
+    return `<g clip-path="url(#c${known.indexOf(clip)})">${text}</g>`;
+  };
+  const parts = window.recordedParts(canvas).map(({ clips, text }) => clips.reduceRight(within, text));
+  const defs = known.map((d, i) => `<clipPath id="c${i}"><path d="${d}"/></clipPath>`).join('');
   const move = `translate(${round(at.x - origin.x)} ${round(at.y - origin.y)}) scale(${scale})`;
   return `<defs>${defs}</defs><g transform="${move}">${parts.join('')}</g>`;
 }
