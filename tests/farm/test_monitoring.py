@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.farm, pytest.mark.timeout(420)]
 
 SURVEY = {"count": 24, "passes": 1, "sentinel_every": 3, "sampler": "random"}
 CHARACTERIZE = {
-    "budget": 24,
+    "budget": 10,
     "calibration": 4,
     "network_passes": 1,
     "kernel_passes": 1,

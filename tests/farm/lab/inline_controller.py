@@ -7,6 +7,8 @@ Ray.
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from latfarm_controller.api import server
 from latfarm_controller.cli.main import main
 from latfarm_controller.farm.processes.backends import InlineBackend, RayOptions
@@ -18,5 +20,5 @@ def without_ray(_options: RayOptions) -> InlineBackend:
 
 
 if __name__ == "__main__":
-    server.RayBackend = without_ray  # type: ignore[assignment,misc]
-    main()
+    with patch.object(server, "RayBackend", without_ray):
+        main()
