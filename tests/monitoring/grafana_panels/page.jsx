@@ -35,7 +35,7 @@ function Panel({ panel, frames, settings, theme }) {
   const options = panel.options ?? {};
   const empty = frames.length === 0;
   return (
-    <div style={box} className="panel" data-title={panel.title}>
+    <div style={box} className="panel" data-title={panel.title} data-id={panel.id}>
       <PanelChrome title={panel.title} width={box.width} height={box.height}>
         {(width, height) =>
           empty ? (
@@ -145,8 +145,8 @@ async function main() {
   await settled(panels);
   window.panelSvg = (title) => panelSvg(document.querySelector(`[data-title="${CSS.escape(title)}"]`));
   return [...document.querySelectorAll('.panel')].map((element) => {
-    const { frames } = panels.find(({ panel }) => panel.title === element.dataset.title);
-    return shown(element, frames);
+    const number = Number(element.dataset.id); // a row may have the title of a panel
+    return shown(element, panels.find(({ panel }) => panel.id === number).frames);
   });
 }
 
