@@ -173,7 +173,7 @@ def test_grafana_draws_each_panel(farm: MonitoredFarm, tmp_path: Path) -> None:
         colours = {series.name: series.colour for series in drawn[title].series}
         assert expected.items() <= colours.items(), title
     answers = {series.name for series in drawn["Answers by platform and campaign"].series}
-    for board, name in (("picky", "doomed"), ("secure", "over TLS"), ("hot", "hot")):
+    for board, name in (("picky", "doomed"), ("secure", "over TLS"), ("steady", "steady")):
         assert f"{farm.boards[board].platform} {name}" in answers
 
 
