@@ -71,8 +71,8 @@ COLOURS = {
 }
 """Some series of panels, and the colours that they must have."""
 
-LEAST_PIXELS = 40
-"""Fewest coloured pixels of a panel that draws a series."""
+LEAST_PIXELS = 8
+"""Fewest coloured pixels of a panel that draws a series, even a short one at its edge."""
 
 WINDOW = "15s"
 """What stands for Grafana's `$__rate_interval`."""
@@ -155,6 +155,13 @@ def test_grafana_draws_each_panel(farm: MonitoredFarm, tmp_path: Path) -> None:
     reason = grafana.lacks()
     if reason:
         cannot(reason)
+
+    def predicted() -> bool:
+        """Ask for a prediction; whether Prometheus has seen enough of them to draw a line."""
+        farm.predict(network(8), farm.boards["steady"].platform)
+        return bool(farm.query("max(changes(latfarm_controller_predictions_total[1m])) >= 8"))
+
+    until(predicted, farm.story)
     out = Path(os.environ.get("LATFARM_PICTURES") or tmp_path / "pictures")
     span = grafana.Span(farm.begun_s, time.time(), WINDOW)
     drawn = {panel.title: panel for panel in grafana.draw(farm.prometheus, out, span)}
