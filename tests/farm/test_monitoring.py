@@ -201,8 +201,6 @@ def test_each_alert_clears(farm: MonitoredFarm) -> None:
             client.cancel(name)
         boards["drifting"].wait()
         client.resume_board("drifting", "it is cool again", False)
-        client.start("characterize", boards["picky"].platform, CHARACTERIZE, "doomed")
-        client.start("kernels", boards["secure"].platform, SURVEY, "over TLS")
         client.start("kernels", boards["drifting"].platform, SURVEY | {"seed": 1}, "again")
         until(lambda: not farm.firing(), lambda: f"{farm.firing()}; {farm.story()}", 120)
         until(lambda: not farm.notified(), lambda: farm.notified())
