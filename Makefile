@@ -51,7 +51,7 @@ clean: ## remove what the targets made
 	@rm -rf dist site .venv .venvs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 ##@ Everyday
-.PHONY: demo check format docs protos check-protos constraints sample-bundle wheels
+.PHONY: demo check format docs docs-screenshots protos check-protos constraints sample-bundle wheels
 
 demo: setup ## characterise this machine and predict networks that it has never seen; ten minutes at most
 	@$(BIN)/latfarm demo $(DEMO_FLAGS)
@@ -71,6 +71,12 @@ format: setup ## rewrite the tree as `make check` wants it
 
 docs: setup-docs ## build the documentation site into site/ without any network; fail on a broken link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-screenshots: setup-farm ## draw the monitoring page's pictures with Grafana's panels; needs node, npm, Chromium
+	@LATFARM_FARM=required LATFARM_PICTURES=.cache/panels $(BIN)/python -m pytest -q -n 0 -m farm tests/farm/test_monitoring.py -k "fires_and_each or grafana"
+	@mkdir -p site/images/monitoring
+	@cp .cache/panels/*.svg docs/images/monitoring/
+	@cp .cache/panels/*.png site/images/monitoring/
 
 .venvs/protos/.ready:
 	@$(PYTHON) -m venv .venvs/protos

@@ -2,15 +2,17 @@
 
 The farm consists of real processes on loopback: simulated boards with one fault each, the
 controller, Prometheus and Alertmanager with the configuration of `ansible/monitoring.yml` and short
-times. Root is not needed. With LATFARM_PICTURES=FOLDER in the environment, pictures of the panels
-are drawn into that folder from the data of Prometheus.
+times. Root is not needed. Then Grafana's own panel components draw the dashboard from the data of
+Prometheus. With LATFARM_PICTURES=FOLDER in the environment, the pictures are kept in that folder.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +25,8 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 
-from docs.monitoring import draw
 from tests.farm.conftest import cannot
+from tests.farm.lab import grafana
 from tests.farm.lab.monitored_board import CLOCK, COOLING, TEMPERATURE
 from tests.farm.lab.monitored_farm import MonitoredFarm
 from tests.farm.lab.processes import until
@@ -47,6 +49,7 @@ SLOWER_LATER = {"every": 100, "length": 60, "factor": 1.2, "reported": False}
 NEEDED = ["Conv", "Gemm", "MatMul", "Add", "MaxPool", "Relu", "GlobalAveragePool", "Concat"]
 CAUSED = {
     ("BoardDown", "spare"),
+    ("BoardUnreachable", "gone"),
     ("BoardQuarantined", "hot"),
     ("BoardThrottling", "hot"),
     ("BoardThrottling", "steady"),
@@ -54,12 +57,23 @@ CAUSED = {
     ("QueueStuck", "paused-sim1.0-fp32-1t"),
     ("ErrorRate", "picky-sim1.0-fp32-1t"),
     ("CertificateExpiry", "secure"),
+    ("ReaderCertificateExpiry", ""),
+    ("CampaignFailed", "picky-sim1.0-fp32-1t"),
     ("DiskFull", "steady"),
     ("DiskFull", ""),  # of the controller
 }
 """The alerts that the faults cause: the alert's name, and its board or platform."""
 
 PREDICTIONS = ("latfarm:prediction_error:median", "latfarm:prediction_coverage:ratio")
+COLOURS = {
+    "States of boards": {"ready": "green", "quarantined": "red", "away": "orange"},
+    "Campaigns by state": {"done": "green", "failed": "red"},
+}
+"""Some series of panels, and the colours that they must have."""
+
+LEAST_PIXELS = 8
+"""Fewest coloured pixels of a panel that draws a series, even a short one at its edge."""
+
 WINDOW = "15s"
 """What stands for Grafana's `$__rate_interval`."""
 
@@ -80,10 +94,12 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredFarm]:
     if reason:
         cannot(reason)
     with MonitoredFarm(tmp_path_factory.mktemp("monitored")) as farm:
-        farm.configure(prometheus_disk_free_ratio=2)  # a ratio above 1 makes the alert fire
+        # A ratio above 1 makes the alert fire, and so does a certificate for a few days.
+        farm.configure(reader_days=3, prometheus_disk_free_ratio=2)
         farm.add("steady")
         farm.add("spare", member=False)
-        farm.add("secure", member=False, secure_days=3)
+        farm.add("secure", secure_days=3)
+        farm.add_unreachable("gone")
         farm.add("hot", throttle=THROTTLES)
         farm.add("picky", unsupported_ops=NEEDED)
         farm.add("drifting", throttle=SLOWER_LATER)
@@ -107,6 +123,8 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
         boards["steady"].set_sensor(COOLING, "2")
         for name in ("hot", "picky", "paused"):
             client.start("kernels", boards[name].platform, SURVEY, name)
+        client.start("characterize", boards["picky"].platform, CHARACTERIZE, "doomed")
+        client.start("kernels", boards["secure"].platform, SURVEY, "over TLS")
         client.start("kernels", boards["drifting"].platform, SURVEY | {"count": 60}, "drifting")
         until(lambda: client.campaign("paused").measurements, farm.story)
         boards["paused"].send(signal.SIGSTOP)
@@ -131,8 +149,39 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
             return not unheard and seen >= CAUSED
 
         until(go_on, lambda: f"no data: {unheard}; did not fire: {CAUSED - seen}; {farm.story()}")
-    if os.environ.get("LATFARM_PICTURES"):
-        draw.draw(farm.prometheus, Path(os.environ["LATFARM_PICTURES"]), 120.0, WINDOW)
+
+
+def test_grafana_draws_each_panel(farm: MonitoredFarm, tmp_path: Path) -> None:
+    reason = grafana.lacks()
+    if reason:
+        cannot(reason)
+
+    def predicted() -> bool:
+        """Ask for a prediction; whether Prometheus has seen enough of them to draw a line."""
+        farm.predict(network(8), farm.boards["steady"].platform)
+        return bool(farm.query("max(changes(latfarm_controller_predictions_total[1m])) >= 8"))
+
+    until(predicted, farm.story)
+    out = Path(os.environ.get("LATFARM_PICTURES") or tmp_path / "pictures")
+    span = grafana.Span(farm.begun_s, time.time(), WINDOW)
+    drawn = {panel.title: panel for panel in grafana.draw(farm.prometheus, out, span)}
+    assert list(drawn) == [panel["title"] for panel in panels()]
+    for title, panel in drawn.items():
+        names = [series.name for series in panel.series]
+        assert names, f"{title} shows no data"
+        assert all(names), f"{title} has a series without a name"
+        assert sorted(panel.legend) == sorted(names), title
+        assert sum(series.points for series in panel.series) > 1, title
+        assert panel.coloured >= LEAST_PIXELS, f"{title} has series, and draws none of them"
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG"), title
+        assert "<path" in (out / f"{name}.svg").read_text(), title
+    for title, expected in COLOURS.items():
+        colours = {series.name: series.colour for series in drawn[title].series}
+        assert expected.items() <= colours.items(), title
+    answers = {series.name for series in drawn["Answers by platform and campaign"].series}
+    for board, name in (("picky", "doomed"), ("secure", "over TLS"), ("steady", "steady")):
+        assert f"{farm.boards[board].platform} {name}" in answers
 
 
 def test_each_alert_clears(farm: MonitoredFarm) -> None:
@@ -145,7 +194,9 @@ def test_each_alert_clears(farm: MonitoredFarm) -> None:
     boards["drifting"].start(throttle=CALM)
     farm.authority.issue("secure", "agent", 90)
     farm.configure(prometheus_disk_free_ratio=1e-4)
+    farm.remove("gone")
     with farm.client() as client:
+        client.remove("doomed")
         for name in ("picky", "hot", "drifting"):
             client.cancel(name)
         boards["drifting"].wait()
@@ -153,6 +204,19 @@ def test_each_alert_clears(farm: MonitoredFarm) -> None:
         client.start("kernels", boards["drifting"].platform, SURVEY | {"seed": 1}, "again")
         until(lambda: not farm.firing(), lambda: f"{farm.firing()}; {farm.story()}", 120)
         until(lambda: not farm.notified(), lambda: farm.notified())
+
+
+def test_an_alert_fires_while_nobody_works_on_open_requests(farm: MonitoredFarm) -> None:
+    steady = farm.boards["steady"]
+    idle = ("FarmIdle", "")
+    with farm.client() as client:
+        for campaign in client.campaigns():
+            client.cancel(campaign.campaign_id)
+        steady.send(signal.SIGSTOP)
+        client.start("kernels", steady.platform, SURVEY | {"seed": 2}, "stopped")
+        until(lambda: idle in farm.firing(), lambda: f"{farm.firing()}; {farm.story()}")
+        steady.send(signal.SIGCONT)
+        until(lambda: idle not in farm.firing(), lambda: f"{farm.firing()}; {farm.story()}")
 
 
 def test_an_alert_fires_when_the_controller_ends(farm: MonitoredFarm) -> None:

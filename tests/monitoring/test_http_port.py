@@ -16,7 +16,7 @@ import pytest
 from latfarm_protos.trust.contexts import Files, client_context
 from latfarm_protos.trust.expiry import der_expires_at_s, expires_at_s
 from latfarm_protos.trust.http_port import LIMITS, HttpPort, Page
-from latfarm_protos.trust.identity import fingerprint_of
+from latfarm_protos.trust.identity import Identity, fingerprint_of
 
 from tests.monitoring.certificates import Authority
 
@@ -34,7 +34,8 @@ class Door:
     def __init__(self, files: Files) -> None:
         self.files = files
         self.refused: list[str] = []
-        self.port = HttpPort("127.0.0.1", 0, PAGES, files, self.refused.append)
+        self.readers: list[Identity] = []
+        self.port = HttpPort("127.0.0.1", 0, PAGES, files, self.refused.append, self.readers.append)
 
     def refuses(self, *reasons: str) -> bool:
         """Whether it refused for these reasons, in this order; the last one may come late."""
@@ -66,8 +67,12 @@ def test_certificates_with_a_reading_role_may_read(
     door: Door, authority: Authority, role: str
 ) -> None:
     assert door.port.scheme == "https"
-    assert door.read(authority.issue(role, role)) == "a 1\n"
+    files = authority.issue(role, role)
+    assert door.read(files) == "a 1\n"
     assert door.refused == []
+    (reader,) = door.readers
+    assert (reader.name, reader.roles) == (role, (role,))
+    assert reader.expires_s == expires_at_s(files.cert)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("agent", "wrong_role"), ("", "wrong_role")])
@@ -92,6 +97,7 @@ def test_clients_without_our_certificate_may_not_read(door: Door, tmp_path: Path
             heard = plain.recv(1000)
         assert b"a 1" not in heard
     assert door.refuses("missing", "wrong_ca", "not_tls"), door.refused
+    assert door.readers == []
 
 
 def test_the_revoked_are_shut_out_at_once(door: Door, authority: Authority) -> None:

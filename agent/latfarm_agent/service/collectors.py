@@ -6,6 +6,7 @@ a missing sensor does not look like a cold board.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -18,6 +19,11 @@ from prometheus_client.registry import Collector
 
 LOOK_AGAIN_S = 5.0
 """A scrape reads the sensors again if the last readings are older than this, in seconds."""
+
+READERS_KEPT = 8
+"""Most readers of the metrics whose certificates are told about; the oldest one is forgotten."""
+READER_GONE_S = 3600.0
+"""A reader that has not come for this long, in seconds, is not told about any more."""
 
 Gauge = Tuple[str, str, float]
 """Name, help, and the factor from the condition's unit to that of the metric."""
@@ -122,4 +128,42 @@ class AgentCertificateCollector(Collector):
                 family.add_metric([name], expires_at_s(path))
             except (OSError, ValueError):
                 continue
+        yield family
+
+
+class ReaderCertificateCollector(Collector):
+    """When the certificates of those who read the metrics expire, above all that of Prometheus.
+
+    Prometheus does not tell of the certificate that it shows to boards, so the boards do.
+
+    Args:
+        clock_s: a monotonic clock in seconds.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._readers: dict[str, tuple[float, float]] = {}  # name: when it expires, when it came
+
+    def saw(self, name: str, expires_s: float) -> None:
+        """Note a reader that was let in, and the Unix time at which its certificate expires."""
+        with self._lock:
+            self._readers.pop(name, None)
+            self._readers[name] = (expires_s, self._clock_s())
+            if len(self._readers) > READERS_KEPT:
+                del self._readers[next(iter(self._readers))]
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge for each reader of the last hour."""
+        family = GaugeMetricFamily(
+            "latfarm_agent_reader_certificate_expiry_timestamp_seconds",
+            "When the certificate ends that a reader of these metrics showed last.",
+            labels=["reader"],
+        )
+        with self._lock:
+            readers = dict(self._readers)
+        now_s = self._clock_s()
+        for name, (expires_s, came_s) in readers.items():
+            if now_s - came_s <= READER_GONE_S and math.isfinite(expires_s):
+                family.add_metric([name], expires_s)
         yield family

@@ -14,6 +14,7 @@ from typing import Callable, Mapping, Sequence
 from latfarm_protos.error_codes import CODES
 from latfarm_protos.trust.contexts import TlsFileError
 from latfarm_protos.trust.http_port import HttpPort, Page
+from latfarm_protos.trust.identity import Identity
 from latfarm_protos.trust.revoked import RevokedError
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -31,6 +32,7 @@ from latfarm_agent.service.collectors import (
     AgentCertificateCollector,
     ConditionsCollector,
     DiskCollector,
+    ReaderCertificateCollector,
 )
 from latfarm_agent.service.tls import AgentTlsFiles
 from latfarm_agent.session.messages import SessionState
@@ -70,6 +72,8 @@ class AgentMetrics:
         ProcessCollector(registry=self.registry)
         self.conditions = ConditionsCollector()
         self.registry.register(self.conditions)
+        self._readers = ReaderCertificateCollector()
+        self.registry.register(self._readers)
         info = Gauge(
             "latfarm_agent_build_info",
             "Always 1; the labels tell the agent's version, measurement protocol and Python.",
@@ -253,6 +257,10 @@ class AgentMetrics:
         """Count a refused connection; reasons are those of `latfarm_protos.trust.identity`."""
         self._turned_away.labels(reason).inc()
 
+    def _reader_came(self, identity: Identity) -> None:
+        """Note who reads the metrics, and until when the certificate is valid."""
+        self._readers.saw(identity.name, identity.expires_s)
+
     def failed(self, method: str, error_code: str) -> None:
         """Count a call that ended with an error."""
         self._errors.labels(method, error_code).inc()
@@ -290,7 +298,7 @@ class AgentMetrics:
         pages = {"/metrics": metrics, "/-/healthy": health}
         files = None if tls is None else tls.files
         try:
-            return HttpPort(host, port, pages, files, self.turned_away)
+            return HttpPort(host, port, pages, files, self.turned_away, self._reader_came)
         except (OSError, OverflowError, TlsFileError, RevokedError) as error:
             reason = getattr(error, "strerror", None) or error
             raise AgentUsageError(

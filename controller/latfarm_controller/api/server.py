@@ -30,7 +30,7 @@ from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.holder import holder_key
 from latfarm_controller.metrics.metrics import ControllerMetrics
-from latfarm_controller.metrics.port import MetricsPort, Observer
+from latfarm_controller.metrics.port import MetricsPort, Observer, Watched
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 from latfarm_controller.training.bundle_notes import campaigns_of_bundles
@@ -140,7 +140,9 @@ class ControllerServer:
         if self._outside is not None:
             self._outside.start()
         if public and self._config.metrics_port is not None:
-            observer = Observer(self._config, metrics, farm, store)
+            controller = self._controller
+            watched = Watched(farm, store, controller.campaigns, controller.unused_boards)
+            observer = Observer(self._config, metrics, watched)
             self._metrics_port = MetricsPort(
                 self._config.metrics_port, metrics, observer, lambda: self._controller is not None
             )

@@ -25,6 +25,7 @@ from latfarm_controller.app.result_details import ResultDetails, check_filters, 
 from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
 from latfarm_controller.audit import unix_user
+from latfarm_controller.app.unused_boards import UnusedBoards
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -80,6 +81,7 @@ class Controller:
         fleet.listen(self._desk.identities)
         groups = AccessGroups(config.access_groups, owner=unix_user(os.getuid()))
         farm.partitions.describe({}, groups)
+        self.unused_boards = UnusedBoards(fleet, farm, self._desk)
         self._spools = SpoolKeeper(store, farm, self._desk.standing)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)

@@ -61,6 +61,9 @@ class FarmObserver:
     def quarantined(self, board: str) -> None:
         """A board was quarantined."""
 
+    def campaign_started(self, campaign_id: str, name: str) -> None:
+        """A campaign of that name starts to measure, or goes on."""
+
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
         """A campaign got an answer."""
 

@@ -28,6 +28,11 @@ from prometheus_client import (
 
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.metrics.accuracy import Accuracy
+from latfarm_controller.metrics.campaigns import (
+    MOST_CAMPAIGNS,
+    CampaignCollector,
+    CampaignNames,
+)
 from latfarm_controller.metrics.counters import CounterFromZero
 from latfarm_controller.metrics.labels import OTHER, BoundedLabel
 from latfarm_controller.metrics.state import FarmCollector
@@ -40,8 +45,6 @@ STAGES = ("queue", "build", "board", "store")
 STAGE_BUCKETS_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 MOST_SENTINELS = 200
 """Most pairs of a board and a sentinel that are followed."""
-MOST_CAMPAIGNS = 20
-"""Most campaigns that have series; the series of the oldest one is removed for a new one."""
 QUERY = "query"
 """Label for the campaigns that answer single questions."""
 HEALTH = "health"
@@ -64,7 +67,8 @@ class ControllerMetrics(FarmObserver):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._platform, self._board, self._code = BoundedLabel(), BoundedLabel(), BoundedLabel()
-        self._campaigns: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
+        self._campaigns: OrderedDict[str, set[tuple[str, str, str]]] = OrderedDict()
+        self._names = CampaignNames()
         info = self._gauge("build_info", "Always 1; the labels tell versions.", "version", "python")
         info.labels(version("latfarm-controller"), host.python_version()).set(1)
         self._measurements = self._counter(
@@ -75,7 +79,7 @@ class ControllerMetrics(FarmObserver):
         self._campaign = self._counter(
             "campaign_measurements",
             "Answers told to campaigns; all questions to boards are the campaign `query`.",
-            *("campaign", "platform", "outcome"),
+            *("campaign", "name", "platform", "outcome"),
         )
         self._busy = self._counter(
             "board_busy_seconds", "Seconds in which a measurement had the board.", "board"
@@ -109,8 +113,9 @@ class ControllerMetrics(FarmObserver):
             *("platform", "board"),
         )
         self._sentinels: dict[tuple[str, ...], tuple[list[float], deque[float]]] = {}
-        self.farm = FarmCollector()
+        self.farm, self.campaigns = FarmCollector(), CampaignCollector()
         self.registry.register(self.farm)
+        self.registry.register(self.campaigns)
         self.accuracy = Accuracy(self.registry, self._platform)
 
     def _counter(self, name: str, text: str, *labels: str) -> CounterFromZero:
@@ -156,19 +161,25 @@ class ControllerMetrics(FarmObserver):
         """A board was quarantined."""
         self._quarantines.inc(self._board(board))
 
+    def campaign_started(self, campaign_id: str, name: str) -> None:
+        """A campaign of that name starts to measure, or goes on."""
+        if not campaign_id.startswith((f"{QUERY}-", f"{HEALTH}-")):
+            self._names.note(campaign_id, name)
+
     def delivered(self, campaign_id: str, measurement: Measurement) -> None:
         """A campaign was told a measurement."""
         for many in (QUERY, HEALTH):  # each question and each check is a campaign of its own
             if campaign_id.startswith(f"{many}-"):
                 campaign_id = many
         platform, outcome = self._platform(measurement.platform), measurement.outcome.value
-        self._campaign.inc(campaign_id, platform, outcome)
-        self._campaigns.setdefault(campaign_id, set()).add((platform, outcome))
+        labels = (self._names.of(campaign_id), platform, outcome)
+        self._campaign.inc(campaign_id, *labels)
+        self._campaigns.setdefault(campaign_id, set()).add(labels)
         self._campaigns.move_to_end(campaign_id)
         if len(self._campaigns) > MOST_CAMPAIGNS:
             oldest, series = self._campaigns.popitem(last=False)
-            for labels in series:
-                self._campaign.remove(oldest, *labels)
+            for gone in series:
+                self._campaign.remove(oldest, *gone)
 
     def stored(self, measurements: int, took_s: float) -> None:
         """Measurements were written to the store, which took `took_s` seconds."""

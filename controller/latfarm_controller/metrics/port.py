@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,16 +17,17 @@ from latfarm_protos.trust.http_port import HttpPort, Page
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.errors import StoreError, UsageError
+from latfarm_controller.errors import ControllerError, StoreError, UsageError
 from latfarm_controller.farm.observer import FarmState
 from latfarm_controller.metrics.metrics import ControllerMetrics
 from latfarm_controller.metrics.state import ControllerCertificateCollector, StoreCollector
+from latfarm_controller.store.base import CampaignRecord
 
 LOOPBACK = "127.0.0.1"
 LOOK_S = 2.0
 """Pause between two looks at the farm, in seconds."""
 COUNT_EVERY = 5
-"""The store's rows are counted at each fifth look, because counting is slower than looking."""
+"""The rows of the store and its campaigns are read at each fifth look, because that is slower."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,36 +54,71 @@ class CountedStore(Protocol):
         ...
 
 
+class ListedCampaigns(Protocol):
+    """The part of the campaigns that metrics need."""
+
+    async def all(self) -> Sequence[CampaignRecord]:
+        """All campaigns that people see in the list."""
+        ...
+
+
+class UnusedBoards(Protocol):
+    """Knows the boards that the farm has not connected to; see `app.unused_boards`."""
+
+    def states(self) -> Mapping[str, str]:
+        """The state of each of them, by name, as it is known now."""
+        ...
+
+    async def run(self) -> None:
+        """Ask the boards again and again, until cancelled."""
+        ...
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What metrics read regularly."""
+
+    farm: WatchedFarm
+    store: CountedStore
+    campaigns: ListedCampaigns
+    unused: UnusedBoards
+
+
 class Observer:
     """Reads farm and store regularly; compares predictions while no board on this host measures.
 
     Args:
         config: the settings, which name the folder of bundles.
         metrics: the metrics to update.
-        farm: the farm.
-        store: the store.
+        watched: what is read.
     """
 
     def __init__(
-        self,
-        config: ControllerConfig,
-        metrics: ControllerMetrics,
-        farm: WatchedFarm,
-        store: CountedStore,
+        self, config: ControllerConfig, metrics: ControllerMetrics, watched: Watched
     ) -> None:
         self._bundles_dir = config.bundles_dir
         self._metrics = metrics
-        self._farm = farm
-        self._store = store
-        self._rows = StoreCollector(store.path)
+        self._farm = watched.farm
+        self._store = watched.store
+        self._campaigns = watched.campaigns
+        self._unused = watched.unused
+        self._rows = StoreCollector(watched.store.path)
         metrics.registry.register(self._rows)
         metrics.registry.register(ControllerCertificateCollector(config))
 
     async def run(self) -> None:
         """Run until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._unused.run(), name="unused boards")
+            tasks.create_task(self._look(), name="look at the farm")
+
+    async def _look(self) -> None:
         looks = 0
         while True:
-            self._metrics.farm.saw(self._farm.state())
+            state = self._farm.state()
+            # The farm knows better: it holds the boards that it is connected to.
+            boards = {**self._unused.states(), **state.boards}
+            self._metrics.farm.saw(replace(state, boards=boards))
             if looks % COUNT_EVERY == 0:
                 await self._count()
             if self._metrics.accuracy.waiting and not self._farm.timing_here():
@@ -94,6 +131,10 @@ class Observer:
             self._rows.saw(await asyncio.to_thread(self._store.counts))
         except StoreError as error:
             logger.warning("the rows of the store cannot be counted: %s", error)
+        try:
+            self._metrics.campaigns.saw(await self._campaigns.all())
+        except ControllerError as error:
+            logger.warning("the campaigns cannot be read: %s", error)
 
 
 class MetricsPort:

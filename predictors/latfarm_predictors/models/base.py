@@ -189,7 +189,8 @@ def out_of_fold(
     """Latency in ms and log-sigma of each kernel by a model that never saw it, each of shape (n,).
 
     The kernels of one network are left out together. They are alike: a model that saw some of them
-    would look better on the others than it is on a network that is new to it.
+    would look better on the others than it is on a network that is new to it. If all kernels are of
+    one network, they are left out one by one, or in parts.
 
     Args:
         fit: makes a model from a table, latencies and noise of some kernels. `Regressor.refit` of
@@ -211,6 +212,8 @@ def out_of_fold(
 
 def _folds(sources: Sequence[str], folds: int, seed: int) -> Rows:
     """The fold of each kernel, none of them empty, shape (n,)."""
+    if len(set(sources)) == 1:  # leaving that network out would leave nothing to learn from
+        sources = [""] * len(sources)
     names = [source or str(row) for row, source in enumerate(sources)]
     number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
     fold_of = np.random.default_rng(seed).permutation(len(number_of)) % min(folds, len(number_of))

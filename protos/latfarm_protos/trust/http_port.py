@@ -24,6 +24,7 @@ from latfarm_protos.trust.identity import (
     TIMEOUT,
     TOO_MANY,
     VIEWER,
+    Identity,
     Refusal,
     identity_of,
     judge,
@@ -53,6 +54,8 @@ Pages = Mapping[str, Callable[[], Page]]
 """Functions that make pages, by path; they are called in a thread of the server."""
 OnRefused = Callable[[str], None]
 """Gets the reason of each refusal."""
+OnReader = Callable[[Identity], None]
+"""Gets who a reader is by its certificate, each time that it is let in."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -150,15 +153,14 @@ class _HttpServer(ThreadingHTTPServer):
     request_queue_size = 128
     """Number of connections that wait for `accept`; the five of the base class are soon taken."""
 
-    def __init__(
-        self, host: str, port: int, pages: Pages, files: Files | None, on_refused: OnRefused
-    ) -> None:
+    def __init__(self, host: str, port: int, pages: Pages, files: Files | None) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         self.pages = pages
         self._contexts = None if files is None else ServerContexts(files)
         self._revoked = None if files is None else Revoked(files.revoked)
-        self._on_refused = on_refused
+        self.on_refused: OnRefused = lambda _reason: None
+        self.on_reader: OnReader = lambda _identity: None
         self.crowd = _Crowd()
         super().__init__((host, port), _Handler)
 
@@ -221,10 +223,13 @@ class _HttpServer(ThreadingHTTPServer):
             return wrapped, late if slow else refusal_of(error)
         der = wrapped.getpeercert(binary_form=True) or b""
         identity = identity_of(wrapped.getpeercert() or {}, der)
-        return wrapped, judge(identity, READERS, self._revoked.fingerprints())
+        refusal = judge(identity, READERS, self._revoked.fingerprints())
+        if refusal is None and identity is not None:
+            self.on_reader(identity)
+        return wrapped, refusal
 
     def _refuse(self, client_address: Any, refusal: Refusal) -> None:
-        self._on_refused(refusal.reason)
+        self.on_refused(refusal.reason)
         logger.warning("metrics: refused %s: %s", client_address[0], refusal.text)
 
 
@@ -237,6 +242,7 @@ class HttpPort:
         pages: that are served.
         files: certificates; None for plain HTTP, on loopback.
         on_refused: called with the reason of each refusal.
+        on_reader: called with the identity of each reader that is let in with a certificate.
 
     Raises:
         OSError: the port cannot be opened.
@@ -252,9 +258,11 @@ class HttpPort:
         pages: Pages,
         files: Files | None = None,
         on_refused: OnRefused = lambda _reason: None,
+        on_reader: OnReader = lambda _identity: None,
     ) -> None:
         self.scheme = "http" if files is None else "https"
-        self._server = _HttpServer(host, port, pages, files, on_refused)
+        self._server = _HttpServer(host, port, pages, files)
+        self._server.on_refused, self._server.on_reader = on_refused, on_reader
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 

@@ -11,10 +11,16 @@ import grpc
 import pytest
 from latfarm_agent import errors
 from latfarm_agent.bench.records import BenchResult
+from latfarm_agent.service.collectors import (
+    READER_GONE_S,
+    READERS_KEPT,
+    ReaderCertificateCollector,
+)
 from latfarm_agent.service.metrics import AgentMetrics
 from latfarm_agent.session.messages import SessionState
 from latfarm_agent.worker.replies import FAILURE_CODES
 from latfarm_protos.error_codes import CODES, INFRASTRUCTURE_ERRORS, MODEL_ERRORS
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
@@ -125,3 +131,23 @@ def test_all_codes_of_results_are_known() -> None:
     assert len(found) > 12
     assert found | FAILURE_CODES <= MODEL_ERRORS | INFRASTRUCTURE_ERRORS
     assert not MODEL_ERRORS & INFRASTRUCTURE_ERRORS
+
+
+def test_certificates_of_readers_are_told_while_they_come() -> None:
+    now_s = 0.0
+    readers = ReaderCertificateCollector(lambda: now_s)
+    registry = CollectorRegistry()
+    registry.register(readers)
+    name = "latfarm_agent_reader_certificate_expiry_timestamp_seconds"
+    readers.saw("prometheus", 1000.0)
+    readers.saw("somebody", float("inf"))  # its end is not known
+    assert registry.get_sample_value(name, {"reader": "prometheus"}) == 1000
+    assert registry.get_sample_value(name, {"reader": "somebody"}) is None
+    readers.saw("prometheus", 2000.0)
+    assert registry.get_sample_value(name, {"reader": "prometheus"}) == 2000, "a new certificate"
+    now_s = READER_GONE_S + 1.0
+    assert registry.get_sample_value(name, {"reader": "prometheus"}) is None
+    for number in range(READERS_KEPT + 1):
+        readers.saw(f"r{number}", 1000.0)
+    assert registry.get_sample_value(name, {"reader": "r0"}) is None
+    assert registry.get_sample_value(name, {"reader": f"r{READERS_KEPT}"}) == 1000

@@ -6,7 +6,7 @@ import asyncio
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,12 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.farm.observer import FarmState, QueueState
 from latfarm_controller.metrics import accuracy as metrics_accuracy
 from latfarm_controller.metrics import port as metrics_port
+from latfarm_controller.metrics.campaigns import MOST_CAMPAIGNS
 from latfarm_controller.metrics.counters import CounterFromZero
 from latfarm_controller.metrics.labels import MOST_VALUES, BoundedLabel
-from latfarm_controller.metrics.metrics import MOST_CAMPAIGNS, ControllerMetrics
-from latfarm_controller.metrics.port import MetricsPort, Observer
+from latfarm_controller.metrics.metrics import ControllerMetrics
+from latfarm_controller.metrics.port import MetricsPort, Observer, Watched
+from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.training import bundles
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -50,7 +52,7 @@ def measurement(
     return Measurement(**fields)  # type: ignore[arg-type]
 
 
-def value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
+def value(metrics: ControllerMetrics, name: str, /, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(PREFIX + name, labels)
 
 
@@ -74,7 +76,7 @@ def test_events_are_counted() -> None:
     assert value(metrics, "measurements_total", **ok) == 1
     throttled = {"platform": "p", "outcome": "infrastructure_error", "error_code": "THROTTLED"}
     assert value(metrics, "measurements_total", **throttled) == 1
-    asked = {"campaign": "query", "platform": "p", "outcome": "ok"}
+    asked = {"campaign": "query", "name": "query", "platform": "p", "outcome": "ok"}
     assert value(metrics, "campaign_measurements_total", **asked) == 2
     assert value(metrics, "board_busy_seconds_total", board="b") == 2
     for stage, seconds in (("queue", 3.0), ("build", 0.5), ("board", 2.0), ("store", 0.01)):
@@ -135,10 +137,11 @@ def test_only_the_newest_campaigns_have_series() -> None:
     for number in range(MOST_CAMPAIGNS + 5):
         metrics.delivered(f"kernels-{number}", measurement())
         metrics.delivered("kernels-0", measurement())  # it still runs, so its series stays
-    labels = {"platform": "p", "outcome": "ok"}
-    assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels) == 0
-    assert value(metrics, "campaign_measurements_total", campaign="kernels-0", **labels)
-    assert value(metrics, "campaign_measurements_total", campaign="kernels-1", **labels) is None
+    first = {"campaign": "kernels-0", "name": "kernels-0", "platform": "p", "outcome": "ok"}
+    second = first | {"campaign": "kernels-1", "name": "kernels-1"}
+    assert value(metrics, "campaign_measurements_total", **first) == 0
+    assert value(metrics, "campaign_measurements_total", **first)
+    assert value(metrics, "campaign_measurements_total", **second) is None
     assert metrics.text().count(f"{PREFIX}campaign_measurements_total{{") == MOST_CAMPAIGNS
 
 
@@ -184,6 +187,23 @@ class Store:
         return {"measurements": 12}
 
 
+class Campaigns:
+    """The campaigns for the observer."""
+
+    async def all(self) -> Sequence[CampaignRecord]:
+        return [CampaignRecord("kernels-1", "night", "kernels", "p", state="failed")]
+
+
+class Boards:
+    """The boards that the farm has not connected to, for the observer."""
+
+    def states(self) -> Mapping[str, str]:
+        return {"spare": "away", "b": "ready"}  # of b the farm knows better
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
 class Predictor:
     """Predicts 2 ms for every network, with an interval of 1 to 3 ms."""
 
@@ -194,7 +214,7 @@ class Predictor:
         return Answer(net.name, "p", 2.0, (1.0, 3.0), coverage, True, ())
 
 
-async def eventually(metrics: ControllerMetrics, name: str, **labels: str) -> float:
+async def eventually(metrics: ControllerMetrics, name: str, /, **labels: str) -> float:
     async with asyncio.timeout(90):
         while (found := value(metrics, name, **labels)) is None:
             await asyncio.sleep(0.01)
@@ -214,14 +234,18 @@ def test_the_port_shows_farm_store_and_disk(tmp_path: Path) -> None:
         metrics = ControllerMetrics()
         healthy = True
         observer = Observer(
-            ControllerConfig(home=tmp_path), metrics, Farm(), Store(tmp_path / "store")
+            ControllerConfig(home=tmp_path),
+            metrics,
+            Watched(Farm(), Store(tmp_path / "store"), Campaigns(), Boards()),
         )
         port = MetricsPort(0, metrics, observer, lambda: healthy)
         port.open()
         try:
             assert await eventually(metrics, "queue_oldest_seconds", platform="p") == 9.0
             assert await eventually(metrics, "store_rows", table="measurements") == 12
+            assert await eventually(metrics, "campaigns", state="failed") == 1
             text = await read(port.url)
+            assert f'{PREFIX}board_state{{board="spare",state="away"}} 1.0' in text
             assert f'{PREFIX}queue_length{{platform="p"}} 4.0' in text
             assert f'{PREFIX}board_state{{board="b",state="quarantined"}} 1.0' in text
             assert f"{PREFIX}store_size_bytes 100.0" in text
@@ -255,7 +279,9 @@ def test_predictions_are_compared_while_no_board_here_times(
 
     async def run() -> None:
         observer = Observer(
-            ControllerConfig(home=tmp_path), metrics, farm, Store(tmp_path / "store")
+            ControllerConfig(home=tmp_path),
+            metrics,
+            Watched(farm, Store(tmp_path / "store"), Campaigns(), Boards()),
         )
         looking = asyncio.create_task(observer.run())
         farm.quiet = True

@@ -36,6 +36,11 @@ SENSORS = {
 """Files of the board's sensors below its root folder, and what they hold at the start."""
 
 
+def python_path() -> str:
+    """Where a process that a test starts finds the modules of the tests."""
+    return os.pathsep.join([str(ANSIBLE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class MonitoredBoard:
     """A simulated board, its sensors and its agent. `start` runs the agent.
 
@@ -91,8 +96,7 @@ class MonitoredBoard:
         words += [*self._tls]
         log = self._folder / "log"
         log.write_text("")
-        path = [str(ANSIBLE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+        env = {"PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
         self.process = LoggedProcess([str(word) for word in words], log, env)
 
     def wait(self) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -27,7 +28,7 @@ from latfarm_protos.v1.controller_pb2_grpc import ControllerServiceStub
 
 from tests.farm.lab import prometheus
 from tests.farm.lab.authority import LabAuthority
-from tests.farm.lab.monitored_board import MonitoredBoard
+from tests.farm.lab.monitored_board import MonitoredBoard, python_path
 from tests.farm.lab.processes import LOOK_S, LoggedProcess, answers, get_json, until
 from tests.monitoring.rendering import render
 from tests.ports import free_port
@@ -54,6 +55,7 @@ class MonitoredFarm:
         self.authority = LabAuthority(folder / "tls")
         self._controller: LoggedProcess | None = None
         self._prometheus: LoggedProcess | None = None
+        self.begun_s = time.time()
 
     def __enter__(self) -> MonitoredFarm:
         return self
@@ -92,20 +94,29 @@ class MonitoredFarm:
         if not secure_days:
             labels["__scheme__"] = "http"  # on loopback
         if member:
-            Registry(self.home / "boards.json").add(name, board.address)
+            shown = self.authority.issue("controller", "controller", 30) if secure_days else None
+            Registry(self.home / "boards.json").add(name, board.address, shown)
         group = [{"targets": [board.target], "labels": labels}]
         (self._targets / f"{name}.json").write_text(json.dumps(group))
         return board
 
+    def add_unreachable(self, name: str) -> None:
+        """Add a board to the controller's inventory at an address where nothing listens."""
+        Registry(self.home / "boards.json").add(name, f"127.0.0.1:{free_port()}")
+
+    def remove(self, name: str) -> None:
+        """Remove a board from the controller's inventory."""
+        Registry(self.home / "boards.json").remove(name)
+
     def serve(self) -> None:
         """Start `latfarm serve`, and wait until it answers."""
-        words = [sys.executable, "-m", "latfarm_controller.cli.main", "serve"]
+        words = [sys.executable, "-m", "tests.farm.lab.inline_controller", "serve"]
         words += ["--metrics-port", str(self._ports["controller"])]
         env = {
+            "PYTHONPATH": python_path(),
             "LATFARM_HOME": str(self.home),
             "LATFARM_LOCAL_AGENT": "false",
             "LATFARM_HEALTH_CHECKS": "false",  # faulty boards would get no work
-            "LATFARM_RAY_CPUS": "1",
             "OMP_NUM_THREADS": "1",
         }
         log = self.folder / "controller.log"
@@ -137,14 +148,15 @@ class MonitoredFarm:
         """URL of Prometheus."""
         return f"http://127.0.0.1:{self._ports['prometheus']}"
 
-    def configure(self, **values: object) -> None:
+    def configure(self, reader_days: int = 30, **values: object) -> None:
         """Write the files of Prometheus; if it runs, it reads them again.
 
         Args:
+            reader_days: number of days for which the certificate is valid that it shows to boards.
             values: values of the role's variables, in addition to `prometheus.SHORT`.
         """
         folder = self.folder / "prometheus"
-        own = self.authority.issue("prometheus", "viewer", 30)
+        own = self.authority.issue("prometheus", "viewer", reader_days)
         for name, path in (("ca.crt", own.ca), ("prometheus.crt", own.cert)):
             shutil.copy(path, folder / name)
         shutil.copy(own.key, folder / "prometheus.key")

@@ -25,7 +25,10 @@ SHORT: Mapping[str, object] = {
     "prometheus_rules_folder": ".",
     **{
         f"prometheus_for_{name}": "1s"
-        for name in ("down", "throttling", "drift", "queue", "errors", "certificate", "disk")
+        for name in (
+            *("down", "unreachable", "throttling", "drift", "queue", "idle", "errors"),
+            *("certificate", "disk"),
+        )
     },
     "prometheus_for_quarantine": "0s",
 }

@@ -269,6 +269,19 @@ def test_out_of_fold_estimates_do_not_see_their_row() -> None:
     assert (unseen != latency).all()
 
 
+@pytest.mark.parametrize("sources", [("net",) * 6, ("",) * 6, ("a", "a", "a", "b", "b", "")])
+def test_each_fold_has_kernels_to_learn_from(sources: tuple[str, ...]) -> None:
+    table, latency, _ = convs(6, seed=6)
+    sizes: list[int] = []
+
+    def fit(part: Table, times: Array, noise: Array) -> Lookup:
+        sizes.append(len(part))
+        return Lookup().fit(part, times, noise)
+
+    out_of_fold(fit, Observations(table, latency, np.zeros(6), sources))
+    assert min(sizes) > 0, "all kernels of one network were left out together"
+
+
 def test_mixing_prefers_the_first_unless_the_mix_is_clearly_better() -> None:
     rng = np.random.default_rng(0)
     truth = rng.normal(size=400)

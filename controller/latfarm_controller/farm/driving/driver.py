@@ -40,7 +40,7 @@ class Driver:
         farm: runs the measurements.
         clock_s: any clock that never goes back, in seconds.
         patience_s: how long a campaign that is not `lasting` waits for a working board.
-        observer: told of what is stored, and of measured networks.
+        observer: told of campaigns that start, of what is stored, and of measured networks.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Driver:
         Raises:
             StoreError: the store cannot be read or written.
         """
+        self._context.observer.campaign_started(record.campaign_id, record.name)
         request = RunRequest(
             campaign,
             record,
