@@ -212,14 +212,3 @@ print(json.dumps(refused))
         *(False, False, False, "Misuse", "Misuse", "Misuse", "AttributeError"),
         *(True, False),
     ]
-
-
-def test_a_model_of_several_files_is_not_supported(play: Callable[..., Any]) -> None:
-    said = play("""
-from dataclasses import replace
-try:
-    runtime.prepare(replace(job("fp32"), companions=("weights-0.bin",)))
-except RuntimeFailure as failure:
-    print(json.dumps([failure.code, failure.message]))
-""")
-    assert said == ["MODEL_UNSUPPORTED", "TensorRT is given models of one file, up to 2 GiB, alone"]
