@@ -17,12 +17,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from latfarm_controller.errors import StoreError
 from latfarm_controller.farm.boards import shard_pool
 from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
-from latfarm_controller.farm.processes.building import SMALL_BYTES
 from latfarm_controller.store.duckdb import DuckDBStore
 
 from tests.controller.farm.processes.open_ended import RECORD, OpenEnded, farm_on, until
@@ -60,47 +60,75 @@ def rows(store: DuckDBStore) -> dict[str, list[float | None]]:
     return found
 
 
-async def main(disk: Path) -> dict[str, object]:
-    """Run the campaign until the disk is full, and again when there is room."""
-    shard_pool.OWN_BOARDS = 1  # one board in the own event loop, one in a shard on Ray
-    backend = RayBackend(RayOptions(disk / "ray", cpus=2, log_path=disk / "ray.log"))
-    ballast, path, seen = disk / "ballast", disk / "store.duckdb", {}
-    first = OpenEnded(make=large_request)
+class Scene:
+    """Where everything lies, and what was seen.
 
-    async def full(campaign: OpenEnded) -> None:
-        await until(lambda: backend.keeper.run and len(campaign.told) >= BEFORE)
-        await asyncio.to_thread(fill, ballast)
+    Args:
+        disk: the folder of the small disk.
+        store: where the store lies: on the small disk, or beside it.
+    """
 
-    with two_boards(disk, measure_ms=50, noise=0.05) as boards:
-        async with farm_on(backend, boards) as farm:
-            with DuckDBStore(path) as store:
-                filling = asyncio.create_task(full(first))
-                try:
-                    record = await Driver(store, farm).run(first, RECORD)
-                    seen["ended"] = record.state
-                except StoreError as error:
-                    seen["ended"] = str(error)
-                await filling
-            seen["free_bytes"] = os.statvfs(disk).f_bavail
-            ballast.unlink()
-            again = OpenEnded(make=large_request)
-            with DuckDBStore(path) as store:
-                kept = rows(store)
-                running = asyncio.create_task(Driver(store, farm).run(again, RECORD))
-                await until(lambda: len(again.told) >= len(kept) + AFTER or running.done())
-                again.ending = True
-                seen["state"] = (await running).state
-                seen |= {"kept": kept, "rows": rows(store)}
-    told = {answer.request_id: answer.latency_ms for answer in first.told if answer.ok}
-    failed = [answer.error_message for answer in first.told if not answer.ok]
-    seen |= {"told": told, "failed": failed, "again": again.values(), "asked": again.asked}
-    return seen
+    def __init__(self, disk: Path, store: Path) -> None:
+        self.disk, self.store, self.ballast = disk, store, disk / "ballast"
+        self.boards = store.parent
+        self.backend = RayBackend(RayOptions(disk / "ray", cpus=2, log_path=disk / "ray.log"))
+        self.seen: dict[str, Any] = {}
+
+    async def until_full(self, farm: Farm, campaign: OpenEnded) -> None:
+        """Run the campaign; the disk fills meanwhile, and has room again once Ray was lost.
+
+        A campaign whose store is on the disk ends before that.
+        """
+        lost = []
+
+        async def disturb() -> None:
+            await until(lambda: self.backend.keeper.run and len(campaign.told) >= BEFORE)
+            run = self.backend.keeper.run
+            await asyncio.to_thread(fill, self.ballast)
+            self.seen["free_bytes"] = os.statvfs(self.disk).f_bavail
+            await until(lambda: self.backend.keeper.run is not run)
+            lost.append(run)
+            self.ballast.unlink()
+            enough = len(campaign.told) + AFTER
+            await until(lambda: self.backend.keeper.run and len(campaign.told) >= enough)
+            campaign.ending = True
+
+        with DuckDBStore(self.store) as store:
+            disturbing = asyncio.create_task(disturb())
+            record = await Driver(store, farm).run(campaign, RECORD)
+            disturbing.cancel()
+        self.ballast.unlink(missing_ok=True)
+        told = [answer for answer in campaign.told if answer.ok]
+        self.seen |= {"ended": record.state, "why": record.error, "ray_lost": bool(lost)}
+        self.seen["failures"] = [a.error_message for a in campaign.told if not a.ok]
+        self.seen["first"] = {answer.request_id: answer.latency_ms for answer in told}
+
+    async def to_the_end(self, farm: Farm, campaign: OpenEnded) -> None:
+        """Run the campaign again from its record, and beyond what was measured before."""
+        with DuckDBStore(self.store) as store:
+            self.seen["kept"] = rows(store)
+            running = asyncio.create_task(Driver(store, farm).run(campaign, RECORD))
+            enough = len(self.seen["first"]) + AFTER
+            await until(lambda: len(campaign.told) >= enough or running.done())
+            campaign.ending = True
+            self.seen |= {"state": (await running).state, "rows": rows(store)}
+        self.seen |= {"again": campaign.values(), "asked": campaign.asked}
+
+    async def play(self) -> None:
+        """Everything, on one farm."""
+        shard_pool.OWN_BOARDS = 1  # one board in the own event loop, one in a shard on Ray
+        with two_boards(self.boards, measure_ms=50, noise=0.05) as boards:
+            async with farm_on(self.backend, boards) as farm:
+                await self.until_full(farm, OpenEnded(make=large_request))
+                await self.to_the_end(farm, OpenEnded(make=large_request))
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) / "disk"
-    folder.mkdir()
-    mount(folder, DISK_MIB)
+    home = Path(sys.argv[1])
+    disk = home / "disk"
+    disk.mkdir()
+    mount(disk, DISK_MIB)
     mount(Path("/dev/shm"), SHARED_MIB)
-    assert len(large_request(0).graph.dumps()) > SMALL_BYTES
-    print(json.dumps(asyncio.run(main(folder))), flush=True)
+    scene = Scene(disk, (disk if "store" in sys.argv[2:] else home) / "store.duckdb")
+    asyncio.run(scene.play())
+    print(json.dumps(scene.seen), flush=True)
