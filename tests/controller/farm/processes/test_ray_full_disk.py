@@ -1,4 +1,4 @@
-"""The disk fills under a campaign on Ray: it goes on when there is room, with undisturbed answers."""
+"""The disk fills under a campaign on Ray: it goes on when there is room, and loses nothing."""
 
 from __future__ import annotations
 
