@@ -196,8 +196,7 @@ def build(
     builder = trt.Builder(logger)
     network = builder.create_network(_network_flags(trt, plan))
     parser = trt.OnnxParser(network, logger)
-    where = (str(files.path),) if files.companions else ()
-    if not parser.parse(data, *where):
+    if not parser.parse(data, *((str(files.path),) if files.companions else ())):
         raise _parser_failure(parser, nodes, journal)
     del data
     quantised = any(node.op == "QuantizeLinear" for node in nodes)

@@ -164,7 +164,7 @@ def test_the_double_is_strict(play: Callable[..., Any]) -> None:
     """The double refuses what the real package would refuse, crash at or answer wrongly."""
     found = play("""
 import tensorrt as trt
-from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, build, make_logger
+from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, OnnxFiles, build, make_logger
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 refused = []
 def wrong(what, kind=Exception):
@@ -189,7 +189,7 @@ wrong(lambda: config.set_flag("FP16"))
 wrong(lambda: setattr(trt.Builder(logger), "num_DLA_cores", 3))
 cuda = Cuda()
 plan, nowhere = EnginePlan("fp32", "strong"), TimingCache(None, "", cuda.device)
-built = build(trt, logger, journal, model, plan, nowhere)
+built = build(trt, logger, journal, OnnxFiles(model), plan, nowhere)
 context = built.engine.create_execution_context()
 stream = cuda.stream()
 wrong(lambda: context.execute_async_v3(stream))
