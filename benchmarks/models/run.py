@@ -24,6 +24,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -93,9 +94,10 @@ class ModelRow:
 
 
 def last_line(text: str) -> str:
-    """The last line of an error message that is not empty."""
+    """The last line of an error message that names an error, or else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no message"
+    told = [line for line in lines if re.search(r"\w(Error|Exception)\b.*: ", line)] or lines
+    return told[-1][:300] if told else "no message"
 
 
 def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:

@@ -56,6 +56,13 @@ def test_a_table_tells_errors_and_reasons() -> None:
     assert "+10.0%" not in tables.by_model(found, with_errors=False)
 
 
+def test_the_line_that_names_the_error_is_told() -> None:
+    text = "Traceback\n<class 'ValueError'>: no such view\n\n(Refer to the full trace above)\n"
+    assert run.last_line(text) == "<class 'ValueError'>: no such view"
+    assert run.last_line("killed\n\n") == "killed"
+    assert run.last_line("") == "no message"
+
+
 @pytest.mark.parametrize("measured", [False, True])
 def test_an_export_that_is_there_is_read_and_predicted(tmp_path: Path, measured: bool) -> None:
     b = GraphBuilder("net")
