@@ -140,3 +140,12 @@ def test_changed_bundles_are_refused_or_predict_finite_numbers(
     assert summary.violations == []
     assert summary.outcomes["read"] > 15
     assert summary.outcomes["BundleError"] > 50
+
+
+@pytest.mark.parametrize("case", [2906, 3218, 5126, 11582, 16724, 17436])
+def test_what_a_full_run_found_is_refused_or_predicts_finite_numbers(
+    case: int, predictor: PlatformPredictor
+) -> None:
+    """Cases of `make fuzz-trust`, on the bundle of this module."""
+    summary = fuzz_bundles(case, 1, predictor)
+    assert summary.violations == []
