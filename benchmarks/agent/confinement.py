@@ -82,10 +82,15 @@ async def measure(
         targets = [p for p in board.platforms if any(r in p.name for r in chosen)]
         targets = [p for p in targets if p.dtype == "fp32" and p.real_time]
         graphs = models()
+        built = {
+            (target.name, name): builders.build(graph, target.model_format, target.dtype)
+            for target in targets
+            for name, graph in graphs.items()
+        }
         for number in range(rounds):
             for target in targets:
                 for name, graph in graphs.items():
-                    data = builders.build(graph, target.model_format, target.dtype)
+                    data = built[target.name, name]
                     blob = hashlib.sha256(data).hexdigest()
                     row = [math.nan] * len(clients)
                     for offset in range(len(clients)):

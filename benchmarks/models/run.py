@@ -3,12 +3,14 @@
     make bench-models                                     the whole suite; hours on two cores
     make bench-models BENCH_FLAGS="--quick"               three models
     make bench-models BENCH_FLAGS="--dozen --bundle FILE" a dozen, predicted from a bundle of yours
+    make bench-models BENCH_FLAGS="--no-measure"          read and predicted alone
 
 Each model is exported with the defaults of torch's exporter, in an environment that the make target
 makes in .venvs/models (set TORCH to choose the build of torch, for example one without CUDA). Then
 it is read, predicted from a bundle, and, if onnxruntime runs it, measured on one thread. Every step
 has a process or an exception of its own: a model that fails is a row with a reason. Files are
-removed after each model, because all of them together are many gigabytes.
+removed after each model, because all of them together are ten gigabytes; with `--exports` they stay
+in a folder, and a later run takes them from there. The figures are written after each model.
 
 Without `--bundle` the newest bundle of onnxruntime in the home is used; without one, a bundle of a
 synthetic board, whose figures say nothing about this machine, so that errors are not shown.
@@ -17,15 +19,17 @@ synthetic board, whose figures say nothing about this machine, so that errors ar
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +94,10 @@ class ModelRow:
 
 
 def last_line(text: str) -> str:
-    """The last line of an error message that is not empty."""
+    """The last line of an error message that names an error, or else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no message"
+    told = [line for line in lines if re.search(r"\w(Error|Exception)\b.*: ", line)] or lines
+    return told[-1][:300] if told else "no message"
 
 
 def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:
@@ -114,16 +119,20 @@ def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:
     return done.stdout, ""
 
 
-def examined(export: Export, predictor: PlatformPredictor, folder: Path) -> ModelRow:
-    """Export, read, predict and measure one model."""
+def examined(
+    export: Export, predictor: PlatformPredictor, folder: Path, *, measured: bool = True
+) -> ModelRow:
+    """Export a model unless it is in `folder` already, read it, predict it, and measure it."""
     row, reasons = ModelRow(export.name, export.family), {}
-    script = Path(__file__).with_name("exporting.py")
-    _, why = call((PYTHON, script, export.name, folder), EXPORT_S)
-    if why:
-        row.reasons = {"export": why}
-        return row
+    told_by_export = folder / "export.json"
+    if not told_by_export.exists():
+        script = Path(__file__).with_name("exporting.py")
+        _, why = call((PYTHON, script, export.name, folder), EXPORT_S)
+        if why:
+            row.reasons = {"export": why}
+            return row
     row.exported = True
-    row.files_bytes = json.loads((folder / "export.json").read_text())["files_bytes"]
+    row.files_bytes = json.loads(told_by_export.read_text())["files_bytes"]
     model = folder / "model.onnx"
     try:
         graph = read_onnx(model)
@@ -135,13 +144,15 @@ def examined(export: Export, predictor: PlatformPredictor, folder: Path) -> Mode
         if math.isfinite(answer.latency_ms):
             row.predicted_ms, row.interval_ms = answer.latency_ms, answer.interval_ms
         row.unsupported = answer.unsupported
+    row.reasons = reasons
+    if not measured:
+        return row
     words = (sys.executable, "-m", "benchmarks.models.measuring", model, str(RUNS_S))
     told, why = call(words, MEASURE_S)
     if why:
         reasons["measure"] = why
     else:
         row.measured_ms = float(told)
-    row.reasons = reasons
     return row
 
 
@@ -156,26 +167,56 @@ def bundle_of(asked: Path | None, folder: Path) -> tuple[Path, str]:
     return train(folder, SYNTHETIC_KERNELS)[0], "synthetic"
 
 
+@contextlib.contextmanager
+def folder_of(export: Export, exports: Path | None, temporary: str) -> Iterator[Path]:
+    """The folder of a model's files: one that stays, or one that is removed after the block."""
+    if exports is not None:
+        kept = exports / export.name
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(dir=temporary) as folder:
+        yield Path(folder)
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Examine the models that were asked for."""
+    """Examine the models that were asked for; the figures are written after each of them."""
     names = QUICK if arguments.quick else DOZEN if arguments.dozen else tuple(arguments.models)
     suite = named(names) if names else ALL
     cores = sorted(os.sched_getaffinity(0))
     began_s, (_, stolen_before_s) = time.monotonic(), core_times_s(cores)
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="latfarm-models-") as text:
         bundle, kind = bundle_of(arguments.bundle, Path(text))
         predictor = load_bundle(bundle)
         rows: list[ModelRow] = []
         versions: Mapping[str, str] = {}
         for number, export in enumerate(suite, 1):
-            with tempfile.TemporaryDirectory(dir=text) as folder:
-                rows.append(examined(export, predictor, Path(folder)))
-                told = Path(folder) / "export.json"
+            with folder_of(export, arguments.exports, text) as folder:
+                rows.append(examined(export, predictor, folder, measured=arguments.measure))
+                told = folder / "export.json"
                 versions = json.loads(told.read_text())["versions"] if told.exists() else versions
             print(f"{number} of {len(suite)}: {rows[-1].name}: {story(rows[-1])}", file=sys.stderr)
-    steal = (core_times_s(cores)[1] - stolen_before_s) / ((time.monotonic() - began_s) * len(cores))
+            steal_s = core_times_s(cores)[1] - stolen_before_s
+            steal = steal_s / ((time.monotonic() - began_s) * len(cores))
+            found = figures(rows, predictor.platform, kind, versions, steal)
+            if arguments.write:
+                text_of = json.dumps(found, indent=1, allow_nan=False)
+                arguments.write.write_text(text_of + "\n", encoding="utf-8")
+    return found
+
+
+def figures(
+    rows: Sequence[ModelRow],
+    platform_name: str,
+    kind: str,
+    versions: Mapping[str, str],
+    steal: float,
+) -> dict[str, Any]:
+    """The figures of the models that were examined so far, as plain JSON types."""
+    cores = sorted(os.sched_getaffinity(0))
     return {
-        "platform": predictor.platform,
+        "platform": platform_name,
         "bundle": kind,
         "read_share": share_read(rows),
         "models": [asdict(row) | {"predicted": row.predicted} for row in rows],
@@ -196,7 +237,7 @@ def story(row: ModelRow) -> str:
         return "; ".join(f"{step}: {why}" for step, why in row.reasons.items())
     if row.unsupported:
         return f"not predicted: {', '.join(row.unsupported[:3])}"
-    return "read, predicted and measured"
+    return "read, predicted and measured" if row.measured_ms is not None else "read and predicted"
 
 
 def main() -> None:
@@ -206,6 +247,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three models")
     parser.add_argument("--dozen", action="store_true", help="a dozen models")
     parser.add_argument("--bundle", type=Path, help="bundle to predict from")
+    parser.add_argument(
+        "--no-measure",
+        dest="measure",
+        action="store_false",
+        help="read and predict alone; for a machine that is busy",
+    )
+    parser.add_argument("--exports", type=Path, help="keep exports in this folder, and reuse them")
     parser.add_argument("--write", type=Path, help="also write the figures as JSON to this file")
     arguments = parser.parse_args()
     if not PYTHON.exists():
@@ -219,8 +267,6 @@ def main() -> None:
         f"{found['read_share']:.0%} of {len(found['models'])} models read and predicted; "
         f"load {load}, steal {host['steal']:.1%}"
     )
-    if arguments.write:
-        arguments.write.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ ControllerError (exit 1)
 │   ├── DiskFullError                  it has no disk space for a model
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
-│   └── StoreBusyError                 another process holds it
+│   ├── StoreBusyError                 another process holds it
+│   └── StoreFullError                 there is no room on its disk
 ├── NotMeasuredError (exit 1)      a question has no stored answer, and nothing may be measured
 ├── NoSuchCallError (exit 1)       the controller is an older one, without a call that is made
 ├── PromotionRefusedError (exit 1) a model predicts the frozen set worse than the one in use
@@ -75,6 +76,10 @@ class StoreError(ControllerError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store; the message names it."""
+
+
+class StoreFullError(StoreError):
+    """The disk of the store is full. What was written before is kept, and room is the remedy."""
 
 
 class NotMeasuredError(ControllerError):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from latfarm_predictors import load_sample
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.testing.onnx_files import write
 
@@ -53,6 +54,28 @@ def test_a_table_tells_errors_and_reasons() -> None:
     assert odd.endswith("x (Foo)")
     assert lost.endswith("no such operator")
     assert "+10.0%" not in tables.by_model(found, with_errors=False)
+
+
+def test_the_line_that_names_the_error_is_told() -> None:
+    text = "Traceback\n<class 'ValueError'>: no such view\n\n(Refer to the full trace above)\n"
+    assert run.last_line(text) == "<class 'ValueError'>: no such view"
+    assert run.last_line("killed\n\n") == "killed"
+    assert run.last_line("") == "no message"
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_an_export_that_is_there_is_read_and_predicted(tmp_path: Path, measured: bool) -> None:
+    b = GraphBuilder("net")
+    write(b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))]), tmp_path / "model.onnx")
+    (tmp_path / "export.json").write_text('{"files_bytes": {"model.onnx": 9}, "versions": {}}')
+    row = run.examined(named(QUICK)[0], load_sample(), tmp_path, measured=measured)
+    assert row.exported
+    assert row.read
+    assert row.predicted
+    assert row.reasons == {}
+    assert (row.measured_ms is not None) == measured
+    found = run.figures([row], "p", "given", {}, 0.0)
+    assert (found["read_share"], found["models"][0]["nodes"]) == (1.0, row.nodes)
 
 
 def test_a_small_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:

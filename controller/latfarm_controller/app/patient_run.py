@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.errors import AgentError, FarmError, UsageError
-from latfarm_controller.farm.driving.campaign_run import CampaignStatus
+from latfarm_controller.errors import AgentError, FarmError, StoreFullError, UsageError
 from latfarm_controller.farm.driving.driver import PATIENCE_S, Driver
 from latfarm_controller.farm.driving.recent_rate import RecentRate
+from latfarm_controller.farm.driving.run_parts import CampaignStatus
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.driving.waits import RetryPlan
 from latfarm_controller.store.base import CampaignRecord, Store
@@ -87,7 +87,7 @@ class PatientRun:
             UsageError: the configuration is wrong; or, unless it is lasting, no board offers the
                 platform.
             FarmError, AgentError: unless it is lasting, the boards cannot be used.
-            StoreError: the store cannot be read or written.
+            StoreError: the store cannot be read, or written for another reason than a full disk.
         """
         while True:
             trouble = await self._once()
@@ -136,7 +136,8 @@ class PatientRun:
         """Wait until the campaign may be run again, or is cancelled."""
         logger.warning("campaign %s waits: %s", self._record.name, reason)
         waiting = replace(self._record, state=WAITING, waiting_for=reason, error="")
-        await asyncio.to_thread(self._parts.store.put_campaign, waiting)
+        with contextlib.suppress(StoreFullError):  # it may be what the campaign waits for
+            await asyncio.to_thread(self._parts.store.put_campaign, waiting)
         self._show(waiting)
         while not self._cancel.is_set():
             if self._plan.due(time.monotonic(), self._parts.pools.recoveries):

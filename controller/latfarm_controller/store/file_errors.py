@@ -7,7 +7,7 @@ from pathlib import Path
 
 from latfarm_predictors.errors import PredictorsError
 
-from latfarm_controller.errors import StoreBusyError, StoreError
+from latfarm_controller.errors import StoreBusyError, StoreError, StoreFullError
 
 # A DuckDB file has these four bytes at this offset.
 _MAGIC = b"DUCK"
@@ -18,6 +18,8 @@ _BLOCK_BYTES = 262_144
 # Words in messages of DuckDB that mean a damaged file.
 _DAMAGED = ("corrupt", "checksum", "not a valid", "deserializ", "could not read enough")
 # Names of DuckDB's exceptions that mean a damaged file; this module does not import DuckDB.
+# Words in messages of DuckDB that mean a full disk, or a user's full share of it (`man 3 errno`).
+_FULL = ("No space left", "Disk quota exceeded")
 _DAMAGING = frozenset({"FatalException", "InternalException", "SerializationException"})
 
 
@@ -79,8 +81,9 @@ def as_store_error(path: Path, action: str, error: BaseException) -> StoreError:
     text = f"{path}: cannot {action}: {reason}"
     if "Conflicting lock is held" in reason:
         return StoreBusyError(f"{text}; close that program first")
-    if "No space left" in reason or getattr(error, "errno", None) == errno.ENOSPC:
-        return StoreError(
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if full or any(word in reason for word in _FULL):
+        return StoreFullError(
             f"{text}; free space on the disk, then start again: all that was written before is kept"
         )
     if (

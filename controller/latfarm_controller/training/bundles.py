@@ -110,7 +110,7 @@ def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
             read_register(bundles_dir / platform)  # raises the error that left it out
         raise UsageError(
             f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
-            f"{hint(platform, found)}; latfarm platforms lists those that boards offer, and "
+            f"{hint(platform, (*found, SAMPLE))}; latfarm platforms lists those of boards, and "
             "latfarm characterize makes a bundle of one of them"
         )
     return found[platform] if not number else _of_number(bundles_dir, platform, number)

@@ -157,6 +157,8 @@ class Evidence:
         named = dict(zip(values["columns"], rows, strict=True))
         missing = {*_OWN, *_COLUMNS} - set(named)
         types, families = tuple(values["types"]), tuple(values["families"])
+        if not all(isinstance(text, str) for text in (*types, *families)):
+            raise TypeError("types and families of the evidence are texts")
         if missing or not len(types) == len(families) == rows.shape[1]:
             raise ValueError(f"the evidence lacks rows, or columns: {', '.join(sorted(missing))}")
         if len(types) > _MOST_ROWS:

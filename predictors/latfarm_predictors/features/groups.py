@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from latfarm_predictors.features.table import Table, main_op
-from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.graph.op_sets import FREE_OPS, RECURRENT
 
 LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""
@@ -178,6 +178,8 @@ class Router:
         if (family, op) in self.free:
             return Route("", (kernel_type,), VIEW, UNKNOWN_DOUBT)
         siblings = self._ops(family)
+        if op in RECURRENT and siblings:  # many small products in turn, not a large one
+            return self._stand_in(family, siblings, kernel_type, "nearest", NEAREST_DOUBT)
         if siblings and family != "other":
             return self._stand_in(family, siblings, kernel_type, "family", FAMILY_DOUBT)
         if group == _VIEW_GROUP:

@@ -33,7 +33,10 @@ WINDOWED = POOLS | CONVOLUTIONS
 PRODUCTS = frozenset({"Gemm", "MatMul"})
 """Matrix products."""
 
-MULTIPLYING = CONVOLUTIONS | PRODUCTS
+RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+"""Recurrent layers: each step of a sequence is a product with its input and one with its state."""
+
+MULTIPLYING = CONVOLUTIONS | PRODUCTS | RECURRENT
 """All ops whose multiply-adds are counted."""
 
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})

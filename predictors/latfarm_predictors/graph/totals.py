@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import DTYPE_BYTES, Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS, RECURRENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class GraphTotals:
 
     Attributes:
         nodes: number of nodes.
-        macs: multiply-adds of all convolutions and matrix products.
+        macs: multiply-adds of all convolutions, matrix products and recurrent layers.
         weight_bytes: size of all constants.
         input_bytes: size of the network's inputs.
         output_bytes: size of the network's outputs.
@@ -41,7 +42,7 @@ def graph_totals(graph: Graph) -> GraphTotals:
 
 
 def macs_of(graph: Graph) -> int:
-    """Multiply-adds of all convolutions and matrix products of a graph. Kept on the graph."""
+    """Multiply-adds of all convolutions, products and recurrent layers. Kept on the graph."""
     return graph.once(_macs)
 
 
@@ -50,7 +51,10 @@ def _macs(graph: Graph) -> int:
 
 
 def node_macs(graph: Graph, node: Node) -> int:
-    """Exact multiply-adds of one convolution or matrix product; 0 for every other op."""
+    """Exact multiply-adds of one convolution, matrix product or recurrent layer; 0 for other ops.
+
+    What a recurrent layer computes besides its products is left out, as it is for other ops.
+    """
     if node.op in CONVOLUTIONS:
         # A transposed convolution spreads each input element; a convolution gathers each output.
         walked = node.outputs[0] if node.op == "Conv" else node.inputs[0]
@@ -60,7 +64,28 @@ def node_macs(graph: Graph, node: Node) -> int:
         left = graph.type_of(node.inputs[0]).shape
         inner = left[0] if node.attrs.get("transA", 0) else left[-1]
         return prod(graph.type_of(node.outputs[0]).shape) * inner
+    if node.op in RECURRENT:
+        x, by_input, by_state = recurrent_shapes(graph, node)
+        return x[0] * x[1] * (prod(by_input) + prod(by_state))
     return 0
+
+
+def recurrent_shapes(graph: Graph, node: Node) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the input, its weights and the weights of the state of a recurrent layer.
+
+    They are (steps, batch, in), (directions, gates * hidden, in) and (directions, gates * hidden,
+    hidden), as ONNX defines them.
+
+    Raises:
+        GraphError: the layer has other operands.
+    """
+    shapes = tuple(graph.type_of(tensor).shape for tensor in node.inputs[:3] if tensor)
+    if len(shapes) < 3 or any(len(shape) != 3 for shape in shapes):
+        raise GraphError(
+            f"{node.name} ({node.op}) needs an input, weights for it and weights for its state, of "
+            f"three axes each; it has {list(map(list, shapes))}"
+        )
+    return shapes
 
 
 def bytes_of(graph: Graph, tensors: Sequence[str]) -> int:

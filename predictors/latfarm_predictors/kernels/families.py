@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS, FREE_OPS, POOLS, PRODUCTS, REDUCTIONS
+from latfarm_predictors.graph.op_sets import (
+    CONVOLUTIONS,
+    FREE_OPS,
+    POOLS,
+    PRODUCTS,
+    RECURRENT,
+    REDUCTIONS,
+)
 from latfarm_predictors.kernels.composites import ATTENTION, GELU, LAYER_NORM, RMS_NORM
 
 FAMILIES = (
@@ -29,12 +36,14 @@ FAMILIES = (
 )
 """All families. Their order is part of fitted models: `context.marks_of` stores positions in it.
 
-`fc` is a product with a constant matrix, `matmul` one of two activations, as attention has them."""
+`fc` is a product with a constant matrix, `matmul` one of two activations, as attention has them.
+Recurrent layers are products with constant matrices at each of their steps, and so of `fc`, too."""
 
 FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
     {
         "Gemm": "fc",
         "MatMul": "fc",
+        **dict.fromkeys(RECURRENT, "fc"),
         ATTENTION: "attention",
         LAYER_NORM: "norm",
         RMS_NORM: "norm",

@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 from latfarm_predictors.graph.graph import Graph, Node
-from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS
-from latfarm_predictors.graph.totals import bytes_of, node_macs
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS, RECURRENT
+from latfarm_predictors.graph.totals import bytes_of, node_macs, recurrent_shapes
 from latfarm_predictors.kernels.families import FAMILY_OF_OP, family_of
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import Part, whole
@@ -212,6 +212,9 @@ def _sizes(shape: Sequence[int]) -> tuple[int, int, int, int]:
 
 def _matrix(graph: Graph, node: Node, result: Sequence[int]) -> tuple[int, int, int]:
     """Rows, inner and outer size of a matrix product; the rows of all its matrices together."""
+    if node.op in RECURRENT:  # each step and direction multiplies its input and its state
+        x, by_input, by_state = recurrent_shapes(graph, node)
+        return x[0] * x[1] * by_input[0], x[2] + by_state[2], by_input[1]
     left, right = (graph.type_of(tensor).shape for tensor in node.inputs[:2])
     inner = left[0] if node.attrs.get("transA", 0) else left[-1]
     columns = result[-1] if len(right) > 1 else 1

@@ -74,7 +74,7 @@ class Likeness:
         Args:
             shares: each network's share of time in each family of kernels, shape (m, f).
         """
-        if not len(self.points) or shares.shape[1] != self.points.shape[1]:
+        if not len(self.points) or not len(self.squares) or shares.shape[1] != self.points.shape[1]:
             return np.ones(len(shares))
         gaps = np.sqrt(shares)[:, None, :] - self.points[None, :, :]
         weights = np.exp(-(gaps**2).sum(axis=-1) / (4.0 * _NEAR**2))

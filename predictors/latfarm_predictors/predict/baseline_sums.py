@@ -76,6 +76,8 @@ class BaselineSums:
         """
         with usable_bundle(self._predictor.bundle):
             found = self._latency_ms(name)
+            if np.ndim(found) != 1:
+                raise ValueError(f"{name} gives several latencies for a network")
         check_finite(self._predictor.bundle or self._predictor.platform, np.array(found))
         return found
 

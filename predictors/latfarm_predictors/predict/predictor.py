@@ -78,6 +78,10 @@ class _FixedCosts(TypedDict):
     small_ms: float
 
 
+_MOST_LOG = 500.0
+"""Largest logarithm of a ratio of latencies that is told; its exponential is finite."""
+
+
 @dataclass
 class PlatformPredictor:
     """Everything that was learned about a platform. Predicting never changes it; thread-safe.
@@ -290,7 +294,7 @@ class PlatformPredictor:
 
     def explain(self) -> dict[str, Any]:
         """What a report shows of the predictor, as plain JSON types."""
-        residuals = np.abs(np.expm1(-self.correction.residuals))
+        residuals = np.abs(np.expm1(np.clip(-self.correction.residuals, -_MOST_LOG, _MOST_LOG)))
         known = len(residuals) > 0
         return {
             "platform": self.platform,

@@ -24,6 +24,9 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 
 from tests.controller.app.site import Site
+from tests.controller.farm.conftest import full_disk
+
+__all__ = ["full_disk"]
 
 PROFILE = {
     "platform": "toy",

@@ -11,7 +11,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
 
 from tests.controller.app.site import Site, go_on, reach, stop_after
-from tests.controller.farm.conftest import until
+from tests.controller.farm.conftest import FullDisk, until
 
 
 def broken(board: object, request: BoardRequest) -> Measurement:
@@ -50,6 +50,31 @@ def test_without_a_working_board_it_waits_and_goes_on_by_itself(site: Site) -> N
             board.alive = True
             done = await reach(controller, "done", 6)
             assert (done.waiting_for, done.error, done.failures) == ("", "", 0)
+
+    asyncio.run(main())
+    assert stored(site).state == "done"
+
+
+def test_it_waits_while_the_disk_is_full_and_goes_on_by_itself(
+    site: Site, full_disk: FullDisk
+) -> None:
+    board = site.board("b")
+    stop_after(board, 3)
+
+    async def main() -> None:
+        async with site.controller() as (controller, _):
+            await site.start(controller, 6)
+            await until(lambda: not board.gate.is_set())
+            full_disk.rows = full_disk.records = True
+            go_on(board)
+            waiting = await reach(controller, "waiting")
+            assert "No space left" in waiting.waiting_for
+            assert kept(controller).state == "running", "that cannot be stored"
+            full_disk.rows = full_disk.records = False
+            done = await reach(controller, "done", 6)
+            assert (done.waiting_for, done.error, done.failures) == ("", "", 0)
+            found = [answer.request_id for answer in controller._store.measurements()]
+            assert len(found) == len(set(found)) == 6
 
     asyncio.run(main())
     assert stored(site).state == "done"

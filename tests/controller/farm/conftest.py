@@ -15,9 +15,7 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.agents.spooled import SpooledResult, spooled_from_pb
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
-from latfarm_controller.errors import (
-    FarmError,
-)
+from latfarm_controller.errors import FarmError, StoreFullError
 from latfarm_controller.farm.boards.interfaces import (
     BoardClient,
     Connect,
@@ -220,3 +218,42 @@ def lab() -> Lab:
 def store(tmp_path: Path) -> Iterator[DuckDBStore]:
     with DuckDBStore(tmp_path / "store.duckdb") as opened:
         yield opened
+
+
+class FullDisk:
+    """Lets a store write no rows, or no records of campaigns, as if its disk were full.
+
+    `rows` and `records` say what fails, `failures_left` how many more writes of rows fail besides,
+    and `failed` how many failed.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.records = False
+        self.failures_left = self.failed = 0
+
+    def refuse(self, action: str) -> None:
+        self.failed += 1
+        self.failures_left -= 1
+        reason = "No space left on device; free space on the disk, then start again"
+        raise StoreFullError(f"store.duckdb: cannot {action}: {reason}")
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    """The disk of every store of a test; it is not full at first."""
+    disk = FullDisk()
+    add, put = DuckDBStore.add_measurements, DuckDBStore.put_campaign
+
+    def add_measurements(self: DuckDBStore, *arguments: Any) -> Any:
+        if disk.rows or disk.failures_left > 0:
+            disk.refuse("write measurements")
+        return add(self, *arguments)
+
+    def put_campaign(self: DuckDBStore, record: CampaignRecord) -> None:
+        if disk.records:
+            disk.refuse("write a campaign")
+        put(self, record)
+
+    monkeypatch.setattr(DuckDBStore, "add_measurements", add_measurements)
+    monkeypatch.setattr(DuckDBStore, "put_campaign", put_campaign)
+    return disk

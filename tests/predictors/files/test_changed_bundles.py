@@ -14,7 +14,7 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.files.bundle_files import MOST_BYTES, SUMS, read_files, sums_of
 from latfarm_predictors.predict.predictor import PlatformPredictor
-from latfarm_predictors.testing.fuzz_bundles import fuzz_bundles
+from latfarm_predictors.testing.fuzz_bundles import fuzz_bundles, small_predictor
 from latfarm_predictors.testing.synthetic import random_network
 
 NETWORK = random_network(np.random.default_rng(5), "net")
@@ -140,3 +140,17 @@ def test_changed_bundles_are_refused_or_predict_finite_numbers(
     assert summary.violations == []
     assert summary.outcomes["read"] > 15
     assert summary.outcomes["BundleError"] > 50
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> PlatformPredictor:
+    """What `make fuzz-trust` changes."""
+    return small_predictor()
+
+
+@pytest.mark.parametrize("case", [2906, 3218, 5126, 11582, 16724, 17436])
+def test_what_a_full_run_found_is_refused_or_predicts_finite_numbers(
+    case: int, fuzzed: PlatformPredictor
+) -> None:
+    summary = fuzz_bundles(case, 1, fuzzed)
+    assert summary.violations == []

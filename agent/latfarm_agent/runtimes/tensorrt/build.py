@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from latfarm_agent.runtimes.base import RuntimeFailure
 from latfarm_agent.runtimes.onnx.outside import check_self_contained
@@ -92,6 +92,13 @@ def make_logger(trt: Any, journal: Journal) -> Any:
     return _Logger()
 
 
+class OnnxFiles(NamedTuple):
+    """The files of a model: the ONNX file, and the names of the files beside it that hold data."""
+
+    path: Path
+    companions: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class EnginePlan:
     """How to build an engine: the element type, the typing ("strong" or "weak"), and options.
@@ -134,39 +141,48 @@ class BuiltEngine:
     quantised: bool
 
 
-def read_model(path: Path) -> tuple[bytes, tuple[WireNode, ...]]:
+def read_model(path: Path, companions: Sequence[str] = ()) -> tuple[bytes, tuple[WireNode, ...]]:
     """Read a file; return its bytes and its nodes.
+
+    Args:
+        path: the ONNX file.
+        companions: names of the files beside it in which it may have weights.
 
     Raises:
         RuntimeFailure: MODEL_INVALID if it is not an ONNX file, too large, or has weights in
-            another file.
+            another file that is not one of `companions`.
     """
     try:
         size_bytes = path.stat().st_size
         if size_bytes > _LIMIT_BYTES:
-            raise RuntimeFailure("MODEL_INVALID", f"the file has {size_bytes} bytes, over 2 GiB")
+            raise RuntimeFailure(
+                "MODEL_INVALID", f"the ONNX file itself has {size_bytes} bytes, over 2 GiB"
+            )
         nodes = tuple(read_nodes(path))
         data = path.read_bytes()
     except (ValueError, OSError) as error:
         raise RuntimeFailure("MODEL_INVALID", str(error)) from error
-    check_self_contained(path)
+    check_self_contained(path, companions)
     if not nodes:
         raise RuntimeFailure("MODEL_INVALID", "not an ONNX model: it has no node")
     return data, nodes
 
 
 def build(
-    trt: Any, logger: Any, journal: Journal, path: Path, plan: EnginePlan, cache: TimingCache
+    trt: Any, logger: Any, journal: Journal, files: OnnxFiles, plan: EnginePlan, cache: TimingCache
 ) -> BuiltEngine:
-    """Parse an ONNX file and build its engine.
+    """Parse a model and build its engine.
 
-    Without a timing cache, building a large model takes minutes.
+    Without a timing cache, building a large model takes minutes. TensorRT's parser looks for the
+    files that a model names in the folder of the path that it is given ("TensorRT Python API",
+    `OnnxParser.parse`). It is given one only for a model with companions. Before that, every name
+    in the model is compared with those of the companions.
 
     Args:
         trt: the TensorRT module.
         logger: TensorRT's logger, which writes into `journal`.
         journal: collects TensorRT's messages.
-        path: the ONNX file.
+        files: the model.
         plan: how to build.
         cache: timings of earlier builds, which the build updates.
 
@@ -174,13 +190,13 @@ def build(
         RuntimeFailure: MODEL_INVALID, MODEL_UNSUPPORTED (names the node), OUT_OF_MEMORY or
             MODEL_FAILED.
     """
-    data, nodes = read_model(path)
+    data, nodes = read_model(*files)
     journal.errors()
     journal.placed()
     builder = trt.Builder(logger)
     network = builder.create_network(_network_flags(trt, plan))
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse(data):
+    if not parser.parse(data, *((str(files.path),) if files.companions else ())):
         raise _parser_failure(parser, nodes, journal)
     del data
     quantised = any(node.op == "QuantizeLinear" for node in nodes)

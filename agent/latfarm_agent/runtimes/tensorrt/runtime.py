@@ -21,6 +21,7 @@ from latfarm_agent.runtimes.tensorrt.build import (
     BuiltEngine,
     EnginePlan,
     Journal,
+    OnnxFiles,
     build,
     make_logger,
 )
@@ -183,22 +184,21 @@ class TensorRtRuntime:
         """Return the engine of a request's model, and build it if needed.
 
         Raises:
-            RuntimeFailure: MODEL_UNSUPPORTED, the model consists of several files; or as `build`.
+            RuntimeFailure: as `build`.
         """
-        if job.companions:
-            raise RuntimeFailure(
-                "MODEL_UNSUPPORTED", "TensorRT is given models of one file, up to 2 GiB, alone"
-            )
         trt, cuda = self._open()
         plan = _plan(self._options, job)
-        key = (job.request_id, job.sequence, str(job.model_path), _stamp(job.model_path), plan)
+        files = OnnxFiles(job.model_path, job.companions)
+        stamps = tuple(_stamp(job.model_path.parent / name) for name in job.companions)
+        stamps = (_stamp(job.model_path), *stamps)
+        key = (job.request_id, job.sequence, str(job.model_path), stamps, plan)
         if self._built is not None and self._built[0] == key:
             return self._built[1]
         self._built = None  # two engines at once may not fit into the GPU's memory
         gc.collect()
         folder = self._options.cache_dir
         cache = TimingCache(Path(folder) if folder else None, str(trt.__version__), cuda.device)
-        built = build(trt, self._logger, self._journal, job.model_path, plan, cache)
+        built = build(trt, self._logger, self._journal, files, plan, cache)
         self._built, self._untold_ms = (key, built), built.compile_ms
         return built
 

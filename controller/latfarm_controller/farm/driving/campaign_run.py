@@ -6,25 +6,28 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
 
-from latfarm_controller.campaigns.base import Campaign, MeasurementRequest, Progress
-from latfarm_controller.errors import ControllerError, FarmError
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.errors import ControllerError, FarmError, StoreFullError
 from latfarm_controller.farm.driving.answers import CampaignAnswers
 from latfarm_controller.farm.driving.board_use import BoardUsage
 from latfarm_controller.farm.driving.priorities import priority_of
-from latfarm_controller.farm.driving.scope import CampaignScope
+from latfarm_controller.farm.driving.run_parts import (
+    CampaignStatus,
+    CampaignStuckError,
+    RunContext,
+    RunRequest,
+)
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
-from latfarm_controller.farm.farm import Farm
-from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
-from latfarm_controller.store.base import CampaignRecord, Store
+from latfarm_controller.store.base import CampaignRecord
 
 AHEAD_A_BOARD = 8
 """Requests under way for each board: measured, waiting at the board, or being built."""
@@ -43,57 +46,6 @@ The campaign goes on with the other platforms.
 """
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignStatus:
-    """How far a campaign is.
-
-    `measurements` and `failures` count its answers; `remembered` of them came from the store, where
-    an earlier run had left them. `remaining_s` estimates the seconds until the stage ends; it is
-    None before there is enough to estimate from. `waiting_for` says why nothing can be measured
-    now; it is empty while something can. `under_way` counts the requests without an answer.
-    """
-
-    campaign_id: str
-    progress: Progress
-    measurements: int
-    failures: int
-    remembered: int
-    remaining_s: float | None
-    waiting_for: str = ""
-    under_way: int = 0
-
-
-OnProgress = Callable[[CampaignStatus], None]
-
-
-class CampaignStuckError(ControllerError):
-    """A campaign asks for nothing and is not done, which is an error of the campaign itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What a run works with; see `Driver` for each."""
-
-    store: Store
-    farm: Farm
-    observer: FarmObserver
-    clock_s: Callable[[], float]
-    patience_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What is to be run; see `Driver.run` for each."""
-
-    campaign: Campaign
-    record: CampaignRecord
-    scope: CampaignScope
-    priority: int
-    lasting: bool
-    on_progress: OnProgress | None = None
-    cancel: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class CampaignRun:
@@ -128,7 +80,7 @@ class CampaignRun:
                 await asyncio.to_thread(self._store.campaign_measurements, self._record.campaign_id)
             )
             state = await self._drive()
-        except FarmError as problem:
+        except (FarmError, StoreFullError) as problem:  # it can go on later
             error = str(problem)
         except ControllerError as problem:
             state, error = "failed", str(problem)
@@ -138,7 +90,7 @@ class CampaignRun:
         finally:
             self._farm.cancel(self._record.campaign_id)  # nothing more arrives
             notices = self._take_late()
-            await self._write(state=state, error=error, final=True)
+            await self._end(state, error)
             for notice in notices:
                 await self._discard(notice)
         return self._record
@@ -324,30 +276,57 @@ class CampaignRun:
             )
         )
 
-    async def _write(self, *, state: str = "", error: str = "", final: bool = False) -> None:
-        """Store answers, let their boards forget them, and store the campaign's record.
+    async def _write(self) -> None:
+        """Store answers and the campaign's record: it runs, or waits if it has a reason."""
+        await self._store_answers()
+        await self._store_record("waiting" if self._waits.reason else "running")
+
+    async def _end(self, state: str, error: str) -> None:
+        """Store what is left, and how the campaign ended.
+
+        If the disk is full, the boards keep the results of what could not be stored, and the record
+        may be stored no more: then the one in memory tells that the campaign was interrupted.
+        """
+        try:
+            await self._store_answers()
+        except StoreFullError as problem:
+            state, error = "interrupted", str(problem)
+        try:
+            await self._store_record(state, error, final=True)
+        except StoreFullError as problem:
+            self._record = replace(self._record, state="interrupted", error=str(problem))
+
+    async def _store_answers(self) -> None:
+        """Store answers, and let their boards forget them."""
+        unstored, self._answers.unstored = self._answers.unstored, []
+        if not unstored:
+            return
+        rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
+        begun_s = self._clock_s()
+        try:
+            await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
+        except BaseException:
+            self._answers.unstored = unstored + self._answers.unstored
+            raise
+        self._observer.stored(len(rows), self._clock_s() - begun_s)
+        self._farm.acknowledge([delivery for delivery, _ in unstored])
+
+    async def _store_record(self, state: str, error: str = "", *, final: bool = False) -> None:
+        """Store the campaign's record.
 
         Args:
-            state: what the campaign is now; empty: it runs, or waits if it has a reason.
+            state: what the campaign is now.
             error: why it ended.
             final: whether it ends now.
         """
-        waiting_for = "" if state else self._waits.reason
-        unstored, self._answers.unstored = self._answers.unstored, []
-        if unstored:
-            rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
-            begun_s = self._clock_s()
-            await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
-            self._observer.stored(len(rows), self._clock_s() - begun_s)
-            self._farm.acknowledge([delivery for delivery, _ in unstored])
         progress = self._campaign.progress()
         good, bad = self._answers.counts()
         wall_ms = 1e3 * (self._clock_s() - self._started_s)
         self._record = replace(
             self._record,
-            state=state or ("waiting" if waiting_for else "running"),
+            state=state,
             error=error,
-            waiting_for=waiting_for,
+            waiting_for="" if final else self._waits.reason,
             stage=progress.stage,
             stage_done=progress.done,
             stage_total=progress.total,

@@ -13,12 +13,8 @@ import time
 from collections.abc import Callable
 
 from latfarm_controller.campaigns.base import Campaign
-from latfarm_controller.farm.driving.campaign_run import (
-    CampaignRun,
-    OnProgress,
-    RunContext,
-    RunRequest,
-)
+from latfarm_controller.farm.driving.campaign_run import CampaignRun
+from latfarm_controller.farm.driving.run_parts import OnProgress, RunContext, RunRequest
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.observer import FarmObserver
@@ -68,9 +64,10 @@ class Driver:
         """Run a campaign to its end; returns the record as it was stored last.
 
         The state in the record is then `done`, `cancelled`, `failed` (the campaign raised an error,
-        which the record tells), or `interrupted` (the farm could not go on). To resume, run the
-        same record again with a new campaign of the same configuration. A cancelled coroutine also
-        leaves an `interrupted` record.
+        which the record tells), or `interrupted`: the farm could not go on, or the store's disk is
+        full, and the boards keep what could not be stored. To resume, run the same record again
+        with a new campaign of the same configuration. A cancelled coroutine also leaves an
+        `interrupted` record.
 
         Args:
             campaign: what asks and is told.
@@ -83,7 +80,7 @@ class Driver:
             lasting: whether it waits without end for boards that work.
 
         Raises:
-            StoreError: the store cannot be read or written.
+            StoreError: the store cannot be read, or written for another reason than a full disk.
         """
         self._context.observer.campaign_started(record.campaign_id, record.name)
         request = RunRequest(

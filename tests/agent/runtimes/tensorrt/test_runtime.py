@@ -182,7 +182,7 @@ def test_the_double_is_strict(play: Callable[..., Any]) -> None:
     """The double refuses what the real package would refuse, crash at or answer wrongly."""
     found = play("""
 import tensorrt as trt
-from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, build, make_logger
+from latfarm_agent.runtimes.tensorrt.build import EnginePlan, Journal, OnnxFiles, build, make_logger
 from latfarm_agent.runtimes.tensorrt.cache import TimingCache
 refused = []
 def wrong(what, kind=Exception):
@@ -207,7 +207,7 @@ wrong(lambda: config.set_flag("FP16"))
 wrong(lambda: setattr(trt.Builder(logger), "num_DLA_cores", 3))
 cuda = Cuda()
 plan, nowhere = EnginePlan("fp32", "strong"), TimingCache(None, "", cuda.device)
-built = build(trt, logger, journal, model, plan, nowhere)
+built = build(trt, logger, journal, OnnxFiles(model), plan, nowhere)
 context = built.engine.create_execution_context()
 stream = cuda.stream()
 wrong(lambda: context.execute_async_v3(stream))
@@ -230,14 +230,3 @@ print(json.dumps(refused))
         *(False, False, False, "Misuse", "Misuse", "Misuse", "AttributeError"),
         *(True, False),
     ]
-
-
-def test_a_model_of_several_files_is_not_supported(play: Callable[..., Any]) -> None:
-    said = play("""
-from dataclasses import replace
-try:
-    runtime.prepare(replace(job("fp32"), companions=("weights-0.bin",)))
-except RuntimeFailure as failure:
-    print(json.dumps([failure.code, failure.message]))
-""")
-    assert said == ["MODEL_UNSUPPORTED", "TensorRT is given models of one file, up to 2 GiB, alone"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.boards.interfaces import BoardRequest
-from latfarm_controller.farm.driving.campaign_run import CampaignStatus
 from latfarm_controller.farm.driving.driver import Driver
+from latfarm_controller.farm.driving.run_parts import CampaignStatus
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement, Outcome

@@ -59,6 +59,11 @@ def request(number: int, op: str = "relu", *, constant: bool = False) -> Measure
     return MeasurementRequest(builder.build([x]), PLATFORM, "kernel", QUICK)
 
 
+def large_request(number: int) -> MeasurementRequest:
+    """A request whose model is too large to travel inside its order."""
+    return request(2 * (number + 300), constant=True)
+
+
 def shard_pids(backend: RayBackend) -> list[int]:
     """The ids of the processes of shards."""
     return [pid for pid in processes_of(backend) if "ActorShard" in command_line(pid)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import double_fusion
@@ -127,13 +128,14 @@ class OnnxParser(Bound):
         import onnx
         from google.protobuf.message import DecodeError
 
-        check(path is None, "weights in other files must not be looked for")
         check(not self._parsed, "a network takes one model")
         self._parsed = True
         try:
             proto = onnx.load_model_from_string(bytes(memoryview(model)))
         except DecodeError:
             return self._refuse("MODEL_DESERIALIZE_FAILED", "Failed to parse ONNX model", -1)
+        if not self._whole(proto, path):
+            return False
         graph = proto.graph
         if not graph.node:
             return self._refuse("MODEL_DESERIALIZE_FAILED", "the graph has no node", -1)
@@ -146,6 +148,25 @@ class OnnxParser(Bound):
         except onnx.shape_inference.InferenceError as error:
             return self._refuse("INVALID_GRAPH", str(error), 0)
         return self._read(graph)
+
+    def _whole(self, proto: Any, path: str | None) -> bool:
+        """Read the weights that lie in other files, in the folder of `path`."""
+        far = [entry for entry in proto.graph.initializer if entry.data_location == 1]
+        check(path is not None or not far, "the parser would look in the working folder")
+        for entry in far:
+            place = {pair.key: pair.value for pair in entry.external_data}
+            file = Path(path or "").parent / place["location"]
+            if not file.is_file():
+                text = f"Failed to open file: {file}"
+                return self._refuse("MODEL_DESERIALIZE_FAILED", text, -1)
+            begin, size_bytes = int(place.get("offset", 0)), int(place["length"])
+            entry.raw_data = file.read_bytes()[begin : begin + size_bytes]
+            if len(entry.raw_data) != size_bytes:
+                text = f"{file} ends before the weights of {entry.name}"
+                return self._refuse("INVALID_GRAPH", text, -1)
+            entry.data_location = 0
+            del entry.external_data[:]
+        return True
 
     def _read(self, graph: Any) -> bool:
         network = self._network
