@@ -9,6 +9,7 @@ ControllerError (exit 1)
 │   ├── CertificateError               its certificate or ours is not accepted
 │   ├── IdentityError                  it is not the board that its name in the inventory means
 │   ├── BadAnswerError                 it said what no board can say
+│   ├── VersionSkewError               its agent is of a version that this controller does not use
 │   ├── DiskFullError                  it has no disk space for a model
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
@@ -58,6 +59,10 @@ class IdentityError(AgentError):
 
 class BadAnswerError(AgentError):
     """A board said what no board can say. The message says what, in one printable line."""
+
+
+class VersionSkewError(AgentError):
+    """The version of a board's agent is too far from that of this controller."""
 
 
 class DiskFullError(AgentError):

@@ -26,12 +26,14 @@ from latfarm_controller.agents.call_errors import as_error, cut, details_of
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
+from latfarm_controller.agents.version_skew import skew
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
     BadAnswerError,
     IdentityError,
     LeaseError,
+    VersionSkewError,
 )
 
 _T = TypeVar("_T")
@@ -93,12 +95,15 @@ class AgentClient:
 
         Raises:
             IdentityError: it has another id than it must have.
+            VersionSkewError: its agent is of a version that this controller does not use.
         """
         answer = await self._connection.call(
             "Describe", pb.DescribeRequest(), timeout_ms, again=True
         )
         info = self._told(partial(wire.board_from_pb, answer))
         self._check_identity(info.board_id)
+        if reason := skew(info.agent_version):
+            raise VersionSkewError(f"{self.address}: {reason}")
         self._described = info
         return info
 
