@@ -14,6 +14,7 @@ ControllerError (exit 1)
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   └── StoreBusyError                 another process holds it
+├── BackupError (exit 1)           a backup cannot be made, is damaged, or cannot be restored
 ├── NotMeasuredError (exit 1)      a question has no stored answer, and nothing may be measured
 ├── PromotionRefusedError (exit 1) a model predicts the frozen set worse than the one in use
 ├── WheelError (exit 1)            wheels for a board cannot be built or fetched
@@ -79,6 +80,10 @@ class StoreError(ControllerError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store; the message names it."""
+
+
+class BackupError(ControllerError):
+    """A backup cannot be made, is damaged or incomplete, or cannot be restored here."""
 
 
 class NotMeasuredError(ControllerError):

@@ -26,7 +26,6 @@ from latfarm_controller.agents.call_errors import as_error, cut, details_of
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
-from latfarm_controller.agents.version_skew import skew
 from latfarm_controller.errors import (
     AgentError,
     AgentLostError,
@@ -35,6 +34,7 @@ from latfarm_controller.errors import (
     LeaseError,
     VersionSkewError,
 )
+from latfarm_controller.version_skew import skew
 
 _T = TypeVar("_T")
 
