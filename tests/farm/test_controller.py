@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,12 @@ def lab(
 
 
 def play(lab: DeploymentLab, name: str, own: Path, **variables: object) -> enrolment.PlaybookResult:
-    return lab.controller.play(name, controller_own_wheels=str(own), **variables)
+    """Run a playbook; if it fails, what it printed ends with the journal of the controller."""
+    played = lab.controller.play(name, controller_own_wheels=str(own), **variables)
+    if played.well:
+        return played
+    journal = lab.hub.run("journalctl -u latfarm-controller --no-pager -n 40", check=False).stdout
+    return replace(played, out=played.out + journal)
 
 
 def schema_version(lab: DeploymentLab) -> int:

@@ -146,7 +146,8 @@ def assemble(
         unknown = sorted(set(asked) - set(head.extras))
         if unknown:
             known = ", ".join(sorted(head.extras))
-            raise UsageError(f"no runtime {', '.join(unknown)}; {product.head} knows {known}")
+            who = product.head.replace("latfarm-", "the ")
+            raise UsageError(f"no runtime {', '.join(unknown)}; {who} knows {known}")
         extras = tuple(sorted({*asked, *product.extras}))
         others = _others(mine, extras, target, folder, product)
         needed, _ = wheels.closure(mine, others, extras, target)
