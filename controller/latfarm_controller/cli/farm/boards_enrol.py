@@ -14,6 +14,7 @@ from latfarm_controller.private_files import callers_umask, private_home
 if TYPE_CHECKING:
     from latfarm_controller.agents.health import Health
     from latfarm_controller.agents.registry import BoardEntry
+    from latfarm_controller.enrolment.wheelhouse import Wheelhouse
 
 LOOK_S = 0.5
 """Pause between two questions to the controller about a board that dials in, in seconds."""
@@ -82,10 +83,16 @@ def wheels(
     else:
         with callers_umask():
             made = assemble(target, names, folder.absolute(), own, product)
+    _tell_wheels(made, as_json)
+
+
+def _tell_wheels(made: Wheelhouse, as_json: bool) -> None:
+    """Print where the file is, and which runtimes are not in it."""
     if as_json:
         output.json_text(made.to_json())
         return
     for runtime, why in made.left_out.items():
+        python = made.target.python
         output.error(
             f"{runtime} is left out, because it cannot be installed on Python {python}: {why}"
         )
