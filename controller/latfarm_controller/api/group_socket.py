@@ -73,7 +73,8 @@ class SocketGroup:
         except OSError as error:
             raise UsageError(
                 f"group_socket: {path} cannot be given to the group {self.name} "
-                f"({error.strerror}); the account of the controller must be a member of it"
+                f"({error.strerror}); the account of the controller must be a member of it, and a "
+                "service must be allowed to call chown"
             ) from error
 
 
