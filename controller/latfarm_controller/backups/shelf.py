@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -29,15 +30,17 @@ from latfarm_controller.backups.manifest import (
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import BackupError
 from latfarm_controller.private_files import FILE_MODE, private_folder, private_umask
-from latfarm_controller.store.upkeep.copy import settled_copy
+from latfarm_controller.store.upkeep.copy import LOG_SUFFIX, settled_copy
 
 NAME = re.compile(r"latfarm-\d{8}T\d{6}Z(-\d+)?")
 """The names of backups: the time at which they were begun, in UTC."""
 _UNFINISHED = ".unfinished-"
+_COPY = ".store-copy-"
 _LOCK = ".lock"
 
 CopyStore = Callable[[Path], None]
-"""Copies the store of the home into a new file, whoever holds it now."""
+"""Copies the store of the home into a new file in the home, whoever holds it now. The process that
+holds it may see other folders than this one, for example if it is a service with its own /tmp."""
 
 
 def backups_in(folder: Path) -> list[Path]:
@@ -134,7 +137,7 @@ def _fill(config: ControllerConfig, place: Path, copy_store: CopyStore) -> None:
             target.unlink(missing_ok=True)
     if config.store_file.exists():
         store = place / STORE
-        copy_store(store)
+        _fetch_copy(config.home, store, copy_store)
         told = settled_copy(store)
         store.chmod(FILE_MODE)
         files[STORE] = hashed(store)
@@ -143,6 +146,22 @@ def _fill(config: ControllerConfig, place: Path, copy_store: CopyStore) -> None:
         )
     replace(manifest, files=files, refused=tuple(found.refused)).write(place)
     read_manifest(place)
+
+
+def _fetch_copy(home: Path, target: Path, copy_store: CopyStore) -> None:
+    """Have the store copied within the home, then move the copy, with its log, to its place."""
+    for left in home.glob(f"{_COPY}*"):
+        left.unlink()
+    copy = home / f"{_COPY}{secrets.token_hex(4)}"
+    try:
+        copy_store(copy)
+        for suffix in ("", LOG_SUFFIX):
+            source = copy.with_name(f"{copy.name}{suffix}")
+            if source.exists():
+                shutil.move(source, target.with_name(f"{target.name}{suffix}"))
+    finally:
+        for left in home.glob(f"{copy.name}*"):
+            left.unlink()
 
 
 def _free_name(folder: Path) -> str:

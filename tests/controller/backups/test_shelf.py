@@ -120,6 +120,22 @@ def test_a_backup_that_fails_leaves_nothing(config: ControllerConfig, tmp_path: 
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
+def test_the_store_is_copied_within_the_home(
+    config: ControllerConfig, copy_store: CopyStore, tmp_path: Path
+) -> None:
+    """The serving process may see other folders than the command, and writes in the home alone."""
+    seen: list[Path] = []
+    (config.home / ".store-copy-old").write_text("of a backup that was killed")
+
+    def watch(target: Path) -> None:
+        seen.append(target)
+        copy_store(target)
+
+    make_backup(config, tmp_path / "backups", watch)
+    assert [path.parent for path in seen] == [config.home]
+    assert not list(config.home.glob(".store-copy-*"))
+
+
 def test_one_backup_at_a_time_which_clears_what_a_killed_one_left(
     config: ControllerConfig, copy_store: CopyStore, tmp_path: Path
 ) -> None:
