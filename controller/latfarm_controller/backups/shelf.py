@@ -38,6 +38,9 @@ _UNFINISHED = ".unfinished-"
 _COPY = ".store-copy-"
 _LOCK = ".lock"
 
+LEFT_OVER_S = 86_400.0
+"""Age in seconds from which a copy of the store in the home is one that a killed process left."""
+
 CopyStore = Callable[[Path], None]
 """Copies the store of the home into a new file in the home, whoever holds it now. The process that
 holds it may see other folders than this one, for example if it is a service with its own /tmp."""
@@ -151,7 +154,8 @@ def _fill(config: ControllerConfig, place: Path, copy_store: CopyStore) -> None:
 def _fetch_copy(home: Path, target: Path, copy_store: CopyStore) -> None:
     """Have the store copied within the home, then move the copy, with its log, to its place."""
     for left in home.glob(f"{_COPY}*"):
-        left.unlink()
+        if time.time() - left.stat().st_mtime > LEFT_OVER_S:
+            left.unlink(missing_ok=True)
     copy = home / f"{_COPY}{secrets.token_hex(4)}"
     try:
         copy_store(copy)

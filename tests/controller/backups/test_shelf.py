@@ -125,7 +125,10 @@ def test_the_store_is_copied_within_the_home(
 ) -> None:
     """The serving process may see other folders than the command, and writes in the home alone."""
     seen: list[Path] = []
-    (config.home / ".store-copy-old").write_text("of a backup that was killed")
+    killed, other = config.home / ".store-copy-killed", config.home / ".store-copy-other"
+    for path in (killed, other):
+        path.write_text("of another backup")
+    os.utime(killed, (1e9, 1e9))
 
     def watch(target: Path) -> None:
         seen.append(target)
@@ -133,7 +136,7 @@ def test_the_store_is_copied_within_the_home(
 
     make_backup(config, tmp_path / "backups", watch)
     assert [path.parent for path in seen] == [config.home]
-    assert not list(config.home.glob(".store-copy-*"))
+    assert list(config.home.glob(".store-copy-*")) == [other], "that one may still be in use"
 
 
 def test_one_backup_at_a_time_which_clears_what_a_killed_one_left(
