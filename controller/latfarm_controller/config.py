@@ -56,8 +56,13 @@ class ControllerConfig(BaseModel):
     """Longest time that the local agent may take to start."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port of 127.0.0.1 with the metrics of `latfarm serve`; 0: any free port; None: no metrics."""
-    controller: str = Field(default="", pattern=r"^(\S+:\d{1,5})?$")
-    """Address of a controller on another machine, host:port; empty: the controller of this home."""
+    group_socket: AbsolutePath | None = None
+    """A second socket of `latfarm serve` outside of the home, for a group; None: there is none."""
+    socket_group: str = ""
+    """The group of users who may use `group_socket`, as operators."""
+    controller: str = Field(default="", pattern=r"^(unix:/\S*|\S+:\d{1,5})?$")
+    """Address of a controller on another machine, host:port, or of one of this machine that is open
+    to a group, unix:/path/of/its/group_socket; empty: the controller of this home."""
     controller_name: str = ""
     """The name in that controller's certificate; empty: the host of its address."""
     tls_ca: AbsolutePath | None = None

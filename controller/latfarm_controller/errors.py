@@ -9,11 +9,13 @@ ControllerError (exit 1)
 │   ├── CertificateError               its certificate or ours is not accepted
 │   ├── IdentityError                  it is not the board that its name in the inventory means
 │   ├── BadAnswerError                 it said what no board can say
+│   ├── VersionSkewError               its agent is of a version that this controller does not use
 │   ├── DiskFullError                  it has no disk space for a model
 │   └── LeaseError                     somebody else holds it, or our lease expired
 ├── StoreError (exit 1)            the store cannot be opened, or is of another version
 │   ├── StoreBusyError                 another process holds it
 │   └── StoreFullError                 there is no room on its disk
+├── BackupError (exit 1)           a backup cannot be made, is damaged, or cannot be restored
 ├── NotMeasuredError (exit 1)      a question has no stored answer, and nothing may be measured
 ├── NoSuchCallError (exit 1)       the controller is an older one, without a call that is made
 ├── PromotionRefusedError (exit 1) a model predicts the frozen set worse than the one in use
@@ -62,6 +64,10 @@ class BadAnswerError(AgentError):
     """A board said what no board can say. The message says what, in one printable line."""
 
 
+class VersionSkewError(AgentError):
+    """The version of a board's agent is too far from that of this controller."""
+
+
 class DiskFullError(AgentError):
     """The board has no disk space for a model. The message says how much is missing."""
 
@@ -76,6 +82,10 @@ class StoreError(ControllerError):
 
 class StoreBusyError(StoreError):
     """Another process holds the store; the message names it."""
+
+
+class BackupError(ControllerError):
+    """A backup cannot be made, is damaged or incomplete, or cannot be restored here."""
 
 
 class StoreFullError(StoreError):

@@ -32,7 +32,9 @@ from latfarm_controller.errors import (
     BadAnswerError,
     IdentityError,
     LeaseError,
+    VersionSkewError,
 )
+from latfarm_controller.version_skew import skew
 
 _T = TypeVar("_T")
 
@@ -93,12 +95,15 @@ class AgentClient:
 
         Raises:
             IdentityError: it has another id than it must have.
+            VersionSkewError: its agent is of a version that this controller does not use.
         """
         answer = await self._connection.call(
             "Describe", pb.DescribeRequest(), timeout_ms, again=True
         )
         info = self._told(partial(wire.board_from_pb, answer))
         self._check_identity(info.board_id)
+        if reason := skew(info.agent_version):
+            raise VersionSkewError(f"{self.address}: {reason}")
         self._described = info
         return info
 

@@ -7,6 +7,7 @@ the program hosts in its own process. The program is a client of the gRPC servic
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ READY_S = 5.0
 """Longest wait for a controller to answer, in seconds."""
 LOOK_S = 0.2
 """Pause between two looks at who holds the store, in seconds."""
+UNIX = "unix:"
+"""How the address of a Unix socket begins."""
 OnWait = Callable[[str], None]
 """Is told, in a sentence, what is waited for."""
 Guard = Callable[[], AbstractContextManager[None]]
@@ -151,6 +154,32 @@ def remote_channel(config: ControllerConfig) -> grpc.Channel:
     return grpc.secure_channel(config.controller, credentials, options=options)
 
 
+def group_channel(address: str) -> grpc.Channel:
+    """A channel to a controller of this machine through the socket that is open to a group.
+
+    Args:
+        address: `unix:` and the path of the socket.
+
+    Raises:
+        ControllerError: no controller listens there, or we are not a member of the group.
+    """
+    path = address.removeprefix(UNIX)
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(READY_S)
+            trial.connect(path)
+    except PermissionError as error:
+        raise ControllerError(
+            f"you may not use the controller at {path}; its operator can add you to the group of "
+            "that socket, and then you must log in again"
+        ) from error
+    except OSError as error:
+        raise ControllerError(
+            f"no controller listens at {path}: {error.strerror or error}"
+        ) from error
+    return grpc.insecure_channel(address, options=MESSAGE_OPTIONS)
+
+
 def wait_for_holder(config: ControllerConfig, wait_s: float, on_wait: OnWait = silent) -> str:
     """Wait until nobody holds the store, or its holder serves; the address if it serves."""
     deadline_s = time.monotonic() + wait_s
@@ -186,7 +215,9 @@ def connected(
         StoreBusyError: another process holds the store; the message names it.
     """
     if config.controller:
-        with remote_channel(config) as channel:
+        grouped = config.controller.startswith(UNIX)
+        opened = group_channel(config.controller) if grouped else remote_channel(config)
+        with opened as channel:
             yield ControllerClient(channel)
         return
     began_s = time.monotonic()

@@ -1,7 +1,9 @@
 """Does with the store what commands of this machine ask for, while the controller serves it.
 
 A command that finds the store served cannot open it, so it asks here (decision 3). Other machines
-are not served: the options name files of this one (`roles.METHODS` does not list the methods).
+are not served: the options name files of this one (`roles.METHODS` does not list the methods). For
+the same reason nobody but the owner of the home is served: the files are read and written with the
+rights of the controller.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from latfarm_protos.v1 import database_pb2 as pb
 from latfarm_protos.v1 import database_pb2_grpc
 
 from latfarm_controller.api import error_codes
-from latfarm_controller.api.home_socket import SocketUser
+from latfarm_controller.api.home_socket import SocketUser, owns_home
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.actions import WRITING, Desk, OnProgress, perform
 from latfarm_controller.store.duckdb import DuckDBStore
 
+OWNER_ALONE = "only the account of the controller may use latfarm db; run it as that account"
+"""What members of the socket's group are told."""
 Protected = Callable[[], Iterable[str]]
 """Gives the ids of the campaigns that the provenances of bundles name."""
 
@@ -65,6 +69,8 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         """Do something with the store; progress comes first, then one outcome."""
         user = self._user_of(context.peer())
         try:
+            if not owns_home(user):
+                raise UsageError(OWNER_ALONE)
             async for event in self._perform(request, "local" if user is None else user.actor):
                 yield event
         except error_codes.KINDS as error:

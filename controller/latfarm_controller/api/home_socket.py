@@ -4,7 +4,8 @@ The kernel tells who has connected (SO_PEERCRED in `man 7 unix`), but gRPC does 
 this module has the socket, asks the kernel, and carries the bytes to the gRPC server on another
 socket in a private folder. Our end of each inner connection has a name, which gRPC shows as the
 peer of a call, and `user(peer)` returns the user behind it. `api/outside.py` hands on the names in
-certificates in the same process, and only that process is believed.
+certificates in the same process, and only that process is believed. A second socket of this kind
+can be open to a group of users (`group_socket.py`).
 """
 
 from __future__ import annotations
@@ -12,26 +13,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import shutil
 import socket
 import struct
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from latfarm_controller.api.group_socket import SocketGroup, is_owner
 from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, carry
 from latfarm_controller.audit import unix_user
 from latfarm_controller.private_files import private_file
 
+REMEMBERED = 4096
+"""Number of connections that have ended whose users are still known, because gRPC may begin a call
+after its connection has ended."""
+
+logger = logging.getLogger(__name__)
+
+_TELLS_USERS = hasattr(socket, "SO_PEERCRED")
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 class SocketUser(NamedTuple):
-    """Who is behind a connection: the user as an actor (`unix:NAME`), and the process."""
+    """Who is behind a connection: the user as an actor (`unix:NAME`), and the process.
+
+    `owner` tells whether it is the account of the controller, or root. Anybody else came through a
+    socket for a group, and may only do what operators of other machines may do.
+    """
 
     actor: str
     pid: int
+    uid: int
+    owner: bool
 
 
 class HomeSocket:
@@ -39,16 +56,19 @@ class HomeSocket:
 
     Args:
         path: of the socket.
+        group: who may use it besides its owner; None: nobody.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, group: SocketGroup | None = None) -> None:
+        self.path = path
+        self._group = group
         # A new short folder, since paths of Unix sockets must be short.
         self._folder = Path(tempfile.mkdtemp(prefix="latfarm-"))
         self.inner = self._folder / "grpc"
         """The path of the socket on which the gRPC server must listen."""
         self._server: asyncio.Server | None = None
         self._users: dict[str, SocketUser] = {}
+        self._ended: deque[str] = deque()  # connections whose last calls may not have begun yet
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,11 +77,15 @@ class HomeSocket:
 
         Raises:
             OSError: the socket cannot be made.
+            UsageError: it cannot be given to the group.
         """
         self._server = await asyncio.start_unix_server(
-            self._serve, str(self._path), limit=CHUNK_BYTES
+            self._serve, str(self.path), limit=CHUNK_BYTES, start_serving=False
         )
-        private_file(self._path)
+        private_file(self.path)
+        if self._group is not None:
+            self._group.give(self.path)
+        await self._server.start_serving()
 
     def user(self, peer: str) -> SocketUser | None:
         """The user behind a peer as gRPC names it; None if it did not come through here."""
@@ -72,7 +96,7 @@ class HomeSocket:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -88,14 +112,22 @@ class HomeSocket:
                 await self._carry(name, reader, writer)
         finally:
             self._tasks.discard(task)
-            self._users.pop(name, None)
+            self._forget_later(name)
             writer.close()
             Path(name).unlink(missing_ok=True)
+
+    def _forget_later(self, name: str) -> None:
+        """Forget who was behind a connection, once its calls have surely begun."""
+        self._ended.append(name)
+        while len(self._ended) > REMEMBERED:
+            self._users.pop(self._ended.popleft(), None)
 
     async def _carry(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         user = _user(writer.get_extra_info("socket"))
+        if not await self._admitted(user):
+            return
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             inner.setblocking(False)
@@ -112,15 +144,38 @@ class HomeSocket:
         finally:
             forth.close()
 
+    async def _admitted(self, user: SocketUser | None) -> bool:
+        """Whether a user may use this socket; what is refused is one line in the log."""
+        if self._group is None or (user is not None and user.owner):
+            return True  # the permissions of the home keep others away
+        if user is not None and await asyncio.to_thread(self._group.admits, user.uid):
+            return True
+        logger.warning(
+            "%s: %s was refused: not a member of the group %s",
+            self.path,
+            "a user whom the system does not tell" if user is None else user.actor,
+            self._group.name,
+        )
+        return False
+
 
 def _user(plain: socket.socket) -> SocketUser | None:
     """Who has connected; None on a system that does not tell."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
+    if not _TELLS_USERS:
         return None
-    found = plain.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+    found = plain.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(found)
-    return SocketUser(unix_user(uid), pid)
+    return SocketUser(unix_user(uid), pid, uid, is_owner(uid))
+
+
+def owns_home(user: SocketUser | None) -> bool:
+    """Whether the caller is the owner of the home.
+
+    Args:
+        user: who is behind the call; None where the system does not tell users, or where nothing is
+            known of the connection any more.
+    """
+    return not _TELLS_USERS if user is None else user.owner
 
 
 def is_this_process(user: SocketUser) -> bool:

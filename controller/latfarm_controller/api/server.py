@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,14 +17,15 @@ from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.api.database_service import DatabaseService
 from latfarm_controller.api.dialled_boards import DialledBoards
-from latfarm_controller.api.home_socket import HomeSocket
+from latfarm_controller.api.group_socket import SocketGroup, checked_place
+from latfarm_controller.api.home_socket import HomeSocket, SocketUser
 from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.outside import Outside
 from latfarm_controller.api.service import ControllerService
 from latfarm_controller.app.app import Controller
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.config import ControllerConfig
-from latfarm_controller.errors import ControllerError, StoreBusyError, StoreError
+from latfarm_controller.errors import ControllerError, StoreBusyError, StoreError, UsageError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.host import host_boot_id
@@ -51,7 +53,7 @@ class ControllerServer:
         self._store: DuckDBStore | None = None
         self._controller: Controller | None = None
         self._server: Any = None
-        self._socket: HomeSocket | None = None
+        self._sockets: list[HomeSocket] = []  # that of the home, and that for a group
         self._database: DatabaseService | None = None
         self._metrics_port: MetricsPort | None = None
         self._outside: Outside | None = None
@@ -121,8 +123,10 @@ class ControllerServer:
         path = self._config.socket_file
         path.unlink(missing_ok=True)
         self.address = f"unix:{path}"
-        self._socket = socket = HomeSocket(path)
-        self._add_services(self._server, self._controller, store, socket)
+        self._sockets = [HomeSocket(path)]
+        if public and self._config.group_socket is not None:
+            self._sockets.append(self._for_group(self._config.group_socket))
+        self._add_services(self._server, self._controller, store)
         if listen:
             self._outside = Outside(self._config.tls_dir, self.address, listen)
             registry = Registry(self._config.boards_file)
@@ -130,13 +134,8 @@ class ControllerServer:
             await self._dialled.open()
             fleet.take_in(self._dialled)
         await self._server.start()
-        try:
-            await socket.open()
-        except OSError as error:
-            raise ControllerError(
-                f"the controller cannot listen on {path}: {error.strerror}; set LATFARM_HOME to "
-                "another folder"
-            ) from error
+        for socket in self._sockets:
+            await _opened(socket)
         if self._outside is not None:
             self._outside.start()
         if public and self._config.metrics_port is not None:
@@ -157,16 +156,33 @@ class ControllerServer:
         server: grpc.aio.Server,
         controller: Controller,
         store: DuckDBStore,
-        socket: HomeSocket,
     ) -> None:
-        """Offer the services of the controller and of its store behind the home's socket."""
+        """Offer the services of the controller and of its store behind the sockets."""
         audit = AuditLog(self._config.audit_file)
-        service = ControllerService(controller, audit, socket.user)
+        service = ControllerService(controller, audit, self._user)
         controller_pb2_grpc.add_ControllerServiceServicer_to_server(service, server)
         protected = partial(campaigns_of_bundles, self._config.bundles_dir)
-        self._database = DatabaseService(store, protected, audit, socket.user)
+        self._database = DatabaseService(store, protected, audit, self._user)
         database_pb2_grpc.add_DatabaseServiceServicer_to_server(self._database, server)
-        server.add_insecure_port(f"unix:{socket.inner}")
+        for socket in self._sockets:
+            server.add_insecure_port(f"unix:{socket.inner}")
+
+    def _user(self, peer: str) -> SocketUser | None:
+        """The user behind a peer as gRPC names it; None if it did not come through a socket."""
+        return next((user for each in self._sockets if (user := each.user(peer))), None)
+
+    def _for_group(self, path: Path) -> HomeSocket:
+        """The socket that a group of users may use, beside that of the home.
+
+        Raises:
+            UsageError: the setting `socket_group` is missing or names no group, or the socket would
+                not be safe at its place.
+        """
+        if not self._config.socket_group:
+            raise UsageError("group_socket needs socket_group, the group that may use the socket")
+        group = SocketGroup.named(self._config.socket_group)
+        checked_place(path).unlink(missing_ok=True)
+        return HomeSocket(path, group)
 
     @property
     def store(self) -> DuckDBStore:
@@ -206,7 +222,7 @@ class ControllerServer:
         """Stop campaigns where they are and release the store. Closing again does nothing."""
         controller, self._controller = self._controller, None
         server, self._server = self._server, None
-        socket, self._socket = self._socket, None
+        sockets = self._sockets  # they tell the users of calls until the server has stopped
         database, self._database = self._database, None
         store, self._store = self._store, None
         port, self._metrics_port = self._metrics_port, None
@@ -229,9 +245,11 @@ class ControllerServer:
                     await server.stop(grace=1.0)
                 if database is not None:
                     await database.close()
-                if socket is not None:
+                for socket in sockets:
                     await socket.close()
+                if sockets:
                     self._remove_short_dirs()
+                self._sockets = []
             finally:
                 try:
                     if store is not None:
@@ -245,3 +263,18 @@ class ControllerServer:
             if not folder.is_relative_to(self._config.home):
                 with suppress(OSError):  # another process still uses it
                     folder.rmdir()
+
+
+async def _opened(socket: HomeSocket) -> None:
+    """Let a socket take connections.
+
+    Raises:
+        ControllerError: it cannot be made.
+    """
+    try:
+        await socket.open()
+    except OSError as error:
+        raise ControllerError(
+            f"the controller cannot listen on {socket.path}: {error.strerror}; set LATFARM_HOME to "
+            "another folder"
+        ) from error

@@ -62,6 +62,7 @@ COMMANDS = (
     "answers.report",
     "answers.results",
     "database.db",
+    "database.backup",
     "campaigns.fusion",
     "networks.graph",
     "answers.bundle",

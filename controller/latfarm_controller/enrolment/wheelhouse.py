@@ -1,4 +1,4 @@
-"""Makes wheelhouses: archives that hold everything that one kind of board installs.
+"""Makes wheelhouses: archives that hold everything that one kind of board, or controller, installs.
 
 The archive holds the wheels of the agent and of its messages (`latfarm-protos`), everything that
 they need on a board with that Python and processor, pip itself (Debian's Python has none), and a
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 from latfarm_predictors.whole_file import SUFFIX, written_whole
@@ -34,8 +34,36 @@ from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.enrolment.wheels import Wheel
 from latfarm_controller.errors import UsageError, WheelError
 
-OWN = ("latfarm-protos", "latfarm-agent")
-"""The distributions of this project that a board installs."""
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a wheelhouse installs.
+
+    Attributes:
+        head: the distribution that gives the release its version and whose extras can be asked for.
+        own: the distributions of this project that are installed.
+        extras: extras of those that are always installed.
+        oldest_python: the oldest version of Python on which it runs.
+        archive: how the name of an archive begins.
+    """
+
+    head: str
+    own: tuple[str, ...]
+    extras: tuple[str, ...]
+    oldest_python: tuple[int, int]
+    archive: str
+
+
+AGENT = Product("latfarm-agent", ("latfarm-protos", "latfarm-agent"), (), (3, 8), "latfarm")
+"""What a board installs."""
+CONTROLLER = Product(
+    "latfarm-controller",
+    ("latfarm-protos", "latfarm-predictors", "latfarm-controller"),
+    ("fit",),
+    (3, 11),
+    "latfarm-controller",
+)
+"""What the machine of a controller installs."""
 
 LIST = "requirements.txt"
 """Name of the file in the archive that lists the wheels with their hashes."""
@@ -77,8 +105,21 @@ class Wheelhouse:
         }
 
 
+class Contents(NamedTuple):
+    """What is packed into an archive."""
+
+    product: Product
+    target: WheelTarget
+    extras: tuple[str, ...]
+    left_out: dict[str, str]
+
+
 def assemble(
-    target: WheelTarget, runtimes: Sequence[str], folder: Path, own: Path | None = None
+    target: WheelTarget,
+    runtimes: Sequence[str],
+    folder: Path,
+    own: Path | None = None,
+    product: Product = AGENT,
 ) -> Wheelhouse:
     """Make a wheelhouse, or return the equal one that was made before; no wheel is fetched twice.
 
@@ -88,35 +129,45 @@ def assemble(
         folder: the folder that holds wheelhouses, and the wheels from which they are made.
         own: a folder with the wheels of this project's distributions; if it is None, they are built
             from the checkout from which this controller runs.
+        product: what is installed.
 
     Raises:
-        UsageError: the agent does not know a runtime, or the project's wheels are not found.
+        UsageError: the agent does not know a runtime, the project's wheels are not found, or the
+            product does not run on that Python.
         WheelError: a wheel cannot be built or fetched.
     """
+    if target.version < product.oldest_python:
+        oldest = ".".join(map(str, product.oldest_python))
+        raise UsageError(f"--python {target.python}: {product.head} needs {oldest} or newer")
     with _locked(folder):
-        mine = [wheels.read_wheel(path) for path in _own(folder, own)]
-        agent = next(wheel for wheel in mine if wheel.name == "latfarm-agent")
-        extras = tuple(sorted(set(runtimes)))
-        unknown = sorted(set(extras) - set(agent.extras))
+        mine = [wheels.read_wheel(path) for path in _own(folder, own, product)]
+        head = next(wheel for wheel in mine if wheel.name == product.head)
+        asked = tuple(sorted(set(runtimes)))
+        unknown = sorted(set(asked) - set(head.extras))
         if unknown:
-            known = ", ".join(sorted(agent.extras))
-            raise UsageError(f"no runtime {', '.join(unknown)}; the agent knows {known}")
-        others = _others(mine, extras, target, folder)
+            known = ", ".join(sorted(head.extras))
+            who = product.head.replace("latfarm-", "the ")
+            raise UsageError(f"no runtime {', '.join(unknown)}; {who} knows {known}")
+        extras = tuple(sorted({*asked, *product.extras}))
+        others = _others(mine, extras, target, folder, product)
         needed, _ = wheels.closure(mine, others, extras, target)
         pip = next(wheel for wheel in others if wheel.name == "pip")
-        made = _pack(needed, pip, target, extras, _left_out(agent, extras, target), folder)
+        left_out = _left_out(head, asked, target)
+        made = _pack(needed, pip, Contents(product, target, asked, left_out), folder)
         parts = {wheel.path.parent for wheel in (*mine, *others)}
-        keep(folder, f"{target.tag}-{'-'.join(extras)}", made.archive, parts)
+        kind = f"{target.tag}-{'-'.join(asked)}"
+        keep(folder, kind if product is AGENT else f"{product.head}-{kind}", made.archive, parts)
         return made
 
 
-def _own(folder: Path, own: Path | None) -> list[Path]:
+def _own(folder: Path, own: Path | None, product: Product) -> list[Path]:
     if own is not None:
-        found = [max(own.glob(f"{_stem(name)}-*.whl"), default=None) for name in OWN]
+        found = [max(own.glob(f"{_stem(name)}-*.whl"), default=None) for name in product.own]
         if None in found:
-            raise UsageError(f"--own-wheels {own}: must hold wheels of {' and '.join(OWN)}")
+            named = " and ".join(product.own)
+            raise UsageError(f"--own-wheels {own}: must hold wheels of {named}")
         return [path for path in found if path is not None]
-    sources = [_source(name) for name in OWN]
+    sources = [_source(name) for name in product.own]
     place = folder / "own" / _digest(sources)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -146,15 +197,19 @@ def _source(name: str) -> Path:
 
 
 def _others(
-    mine: Sequence[Wheel], extras: Sequence[str], target: WheelTarget, folder: Path
+    mine: Sequence[Wheel],
+    extras: Sequence[str],
+    target: WheelTarget,
+    folder: Path,
+    product: Product,
 ) -> list[Wheel]:
-    """Return the wheels of other projects that a board needs, and the wheel of pip."""
-    pins = _pins(target)
+    """Return the wheels of other projects that are needed, and the wheel of pip."""
+    pins = _pins(target, product)
     asked = sorted(
         f"{requirement.name}{requirement.specifier}"
         for wheel in mine
         for requirement in wheel.requires
-        if target.wants(requirement, set(extras)) and requirement.name not in OWN
+        if target.wants(requirement, set(extras)) and requirement.name not in product.own
     )
     key = json.dumps([sorted({*asked, "pip"}), target.tag, pins])
     place = folder / "others" / hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -201,18 +256,12 @@ def _left_out(agent: Wheel, extras: Sequence[str], target: WheelTarget) -> dict[
     return found
 
 
-def _pack(
-    needed: Sequence[Wheel],
-    pip: Wheel,
-    target: WheelTarget,
-    extras: tuple[str, ...],
-    left_out: dict[str, str],
-    folder: Path,
-) -> Wheelhouse:
+def _pack(needed: Sequence[Wheel], pip: Wheel, contents: Contents, folder: Path) -> Wheelhouse:
+    product, target, extras, left_out = contents
     lines = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in needed]
     listed = "".join(f"{line}\n" for line in lines)
     digest = hashlib.sha256(f"{listed}{pip.sha256}{target.tag}".encode()).hexdigest()[:12]
-    version = next(wheel.version for wheel in needed if wheel.name == "latfarm-agent")
+    version = next(wheel.version for wheel in needed if wheel.name == product.head)
     release = f"{version}-{digest}"
     about = {
         "release": release,
@@ -222,7 +271,7 @@ def _pack(
         "left_out": left_out,
         "pip": pip.path.name,
     }
-    archive = folder / f"latfarm-{release}-{target.tag}.tar"
+    archive = folder / f"{product.archive}-{release}-{target.tag}.tar"
     if not archive.exists():
         with written_whole(archive) as part, tarfile.open(part, "w") as tar:
             for wheel in (*needed, pip):
@@ -244,7 +293,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _pins(target: WheelTarget) -> list[str]:
+def _pins(target: WheelTarget, product: Product) -> list[str]:
     """Return pins for direct requirements of this project's distributions.
 
     The pins are the tested versions in constraints.txt of the checkout; there are none if the
@@ -253,13 +302,13 @@ def _pins(target: WheelTarget) -> list[str]:
     pip obeys them.
     """
     try:
-        file = _source("latfarm-agent").parent / "constraints.txt"
+        file = _source(product.head).parent / "constraints.txt"
         text = file.read_text() if target.version >= _PINNED_FROM else ""
     except (OSError, UsageError):
         return []
     asked = {
         canonicalize_name(requirement.name)
-        for name in OWN
+        for name in product.own
         for requirement in map(Requirement, importlib.metadata.requires(name) or ())
     }
     found = []

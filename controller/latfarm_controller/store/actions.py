@@ -18,6 +18,7 @@ from latfarm_controller.store.exchange.form import Origin
 from latfarm_controller.store.exchange.importing import Imported, Importer
 from latfarm_controller.store.exchange.readers.kinds import LATFARM, open_reader
 from latfarm_controller.store.platform_copy import copy_platform
+from latfarm_controller.store.upkeep.copy import copy_store
 from latfarm_controller.store.upkeep.gc import collect_garbage
 from latfarm_controller.store.upkeep.info import describe
 from latfarm_controller.store.upkeep.verify import verify
@@ -88,6 +89,12 @@ def _verify(desk: Desk, _options: Options) -> dict[str, Any]:
 def _snapshot(desk: Desk, options: Options) -> dict[str, Any]:
     folder = Path(options["folder"])
     return {"folder": str(folder), "rows": desk.store.snapshot(folder)}
+
+
+def _copy(desk: Desk, options: Options) -> dict[str, Any]:
+    target = Path(options["file"])
+    copy_store(desk.store.file, target)
+    return {"file": str(target)}
 
 
 def _copy_platform(desk: Desk, options: Options) -> dict[str, Any]:
@@ -161,6 +168,7 @@ ACTIONS: Mapping[str, Callable[[Desk, Options], dict[str, Any]]] = {
     "info": _info,
     "verify": _verify,
     "snapshot": _snapshot,
+    "copy": _copy,
     "copy_platform": _copy_platform,
     "export": _export,
     "import": _import,

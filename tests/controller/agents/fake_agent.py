@@ -52,6 +52,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     result_board_id: str = ""
     result_fingerprint: str = ""
     note: str = ""
+    version: str = ""
     lease_asked: asyncio.Event = field(default_factory=asyncio.Event)
     may_grant: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,6 +65,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
         return pb.DescribeResponse(
             board=pb.Board(board_id=self.board_id, name="fake", conditions={"note": self.note}),
             runtimes=[pb.Runtime(name="toy", available=True, platforms=[platform])],
+            agent_version=self.version,
             state="idle",
         )
 

@@ -76,6 +76,7 @@ def test_every_listing_offers_json(generator: ModuleType) -> None:
         "latfarm campaign",
         "latfarm engines",
         "latfarm results export",
+        "latfarm backup",
         "latfarm db",
         "latfarm probes",
         "latfarm fusion",

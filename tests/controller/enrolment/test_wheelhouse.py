@@ -93,6 +93,32 @@ def test_what_is_not_for_its_python_is_named(own: Path, index: Path, tmp_path: P
     assert "python_version" in made.left_out["young"]
 
 
+def test_a_controller_gets_its_own_packages_with_what_fitting_needs(
+    own: Path, index: Path, tmp_path: Path
+) -> None:
+    """Its releases do not push those of boards out of the folder."""
+    board = wheelhouse.assemble(NEW, [], tmp_path / "w", own)
+    make_wheel(own, "latfarm-predictors", requires=["base", "fitter; extra == 'fit'"])
+    make_wheel(own, "latfarm-controller", "2.0", ["latfarm-predictors[fit]", "latfarm-protos"])
+    make_wheel(index, "fitter")
+    kit = wheelhouse.CONTROLLER
+    made = wheelhouse.assemble(NEW, [], tmp_path / "w", own, kit)
+    ours = {"latfarm_controller", "latfarm_predictors", "latfarm_protos"}
+    assert names(made) == ours | {"base", "proto", "fitter", "pip"}
+    assert made.release.startswith("2.0-")
+    assert made.archive.name.startswith("latfarm-controller-2.0-")
+    assert made.left_out == {}
+    for version in ("3.0", "4.0", "5.0"):
+        make_wheel(own, "latfarm-controller", version, ["latfarm-predictors[fit]"])
+        wheelhouse.assemble(NEW, [], tmp_path / "w", own, kit)
+    assert board.archive.exists()
+    assert not made.archive.exists()
+    with pytest.raises(UsageError, match=r"latfarm-controller needs 3\.11 or newer"):
+        wheelhouse.assemble(OLD, [], tmp_path / "w", own, kit)
+    with pytest.raises(UsageError, match="no runtime tyo; the controller knows toy, young"):
+        wheelhouse.assemble(NEW, ["tyo"], tmp_path / "w", own, kit)
+
+
 def test_equal_contents_are_one_release(own: Path, index: Path, tmp_path: Path) -> None:
     first = wheelhouse.assemble(NEW, ["toy"], tmp_path / "a", own)
     second = wheelhouse.assemble(NEW, ["toy"], tmp_path / "b", own)

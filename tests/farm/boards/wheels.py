@@ -32,7 +32,7 @@ HOME = "/opt/latfarm"
 PYTHON = f"{HOME}/bin/python"
 AGENT = f"{HOME}/bin/latfarm-agent"
 
-_FOLDERS = {"latfarm-protos": "protos", "latfarm-agent": "agent"}
+_FOLDERS = {f"latfarm-{name}": name for name in ("protos", "predictors", "agent", "controller")}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _NEWEST_GLIBC = 36  # of Debian 12
 """Newest version 2.x of glibc that a wheel may need."""

@@ -14,6 +14,7 @@ from latfarm_controller.private_files import callers_umask, private_home
 if TYPE_CHECKING:
     from latfarm_controller.agents.health import Health
     from latfarm_controller.agents.registry import BoardEntry
+    from latfarm_controller.enrolment.wheelhouse import Wheelhouse
 
 LOOK_S = 0.5
 """Pause between two questions to the controller about a board that dials in, in seconds."""
@@ -49,34 +50,49 @@ def wheels(
             "--own-wheels", help="Folder with wheels of latfarm itself. Default: build them."
         ),
     ] = None,
+    controller: Annotated[
+        bool,
+        typer.Option(
+            "--controller", help="Make the file for the machine of a controller, not for a board."
+        ),
+    ] = False,
     as_json: inputs.Json = False,
 ) -> None:
     """Make a file from which a board installs its agent.
 
-    The board then needs no internet access.
+    The board then needs no internet access. With --controller, it is for a machine on which a
+    controller is installed.
 
     \b
     Examples:
       latfarm boards wheels --python 3.11 --arch aarch64 --runtimes onnxruntime,tflite
+      latfarm boards wheels --python 3.11 --arch x86_64 --glibc 2.36 --controller
       latfarm boards wheels --python 3.8 --arch aarch64 --glibc 2.31 --json
     """
     from latfarm_controller.config import load_config
     from latfarm_controller.enrolment.target import WheelTarget
-    from latfarm_controller.enrolment.wheelhouse import assemble
+    from latfarm_controller.enrolment.wheelhouse import AGENT, CONTROLLER, assemble
 
     names = [name.strip() for name in runtimes.split(",") if name.strip()]
     target = WheelTarget(python, arch, glibc)
+    product = CONTROLLER if controller else AGENT
     if folder is None:
         home = load_config().home
         private_home(home)
-        made = assemble(target, names, home / "wheels", own)
+        made = assemble(target, names, home / "wheels", own, product)
     else:
         with callers_umask():
-            made = assemble(target, names, folder.absolute(), own)
+            made = assemble(target, names, folder.absolute(), own, product)
+    _tell_wheels(made, as_json)
+
+
+def _tell_wheels(made: Wheelhouse, as_json: bool) -> None:
+    """Print where the file is, and which runtimes are not in it."""
     if as_json:
         output.json_text(made.to_json())
         return
     for runtime, why in made.left_out.items():
+        python = made.target.python
         output.error(
             f"{runtime} is left out, because it cannot be installed on Python {python}: {why}"
         )

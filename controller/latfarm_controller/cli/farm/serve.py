@@ -48,7 +48,8 @@ def serve(
 ) -> None:
     """Run the controller until it is interrupted. Meanwhile other commands of this home use it.
 
-    Campaigns that ran when an earlier latfarm serve of this home was stopped or killed go on.
+    Campaigns that ran when an earlier latfarm serve of this home was stopped or killed go on. With
+    the settings group_socket and socket_group, a group of users of this machine may use it.
 
     \b
     Examples:
@@ -73,6 +74,7 @@ async def _serve(config: ControllerConfig, wait_s: float, listen: str) -> None:
     import signal
 
     from latfarm_controller.api.server import ControllerServer
+    from latfarm_controller.cli.farm.service_manager import tell_ready
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,10 +96,14 @@ async def _serve(config: ControllerConfig, wait_s: float, listen: str) -> None:
         output.err().print(f"latfarm serves on {server.address}; Ctrl-C ends it")
         if server.outside:
             output.err().print(f"latfarm serves other machines on {server.outside}")
+        if config.group_socket is not None:
+            group = f"the group {config.socket_group}"
+            output.err().print(f"latfarm serves {group} on unix:{config.group_socket}")
         if server.metrics_url:
             output.err().print(f"latfarm answers {server.metrics_url}")
         if server.continued:
             output.err().print(f"latfarm continues: {', '.join(server.continued)}")
+        tell_ready()
         await stop.wait()
     finally:
         await server.close()

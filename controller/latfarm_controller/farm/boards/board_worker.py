@@ -30,6 +30,7 @@ from latfarm_controller.errors import (
     DiskFullError,
     IdentityError,
     LeaseError,
+    VersionSkewError,
 )
 from latfarm_controller.farm.boards import order_queue
 from latfarm_controller.farm.boards.interfaces import (
@@ -389,7 +390,7 @@ class BoardWorker:
         try:
             order = item.order
             return await client.measure(order.request, order.sha256, companions=order.companions)
-        except (AgentLostError, LeaseError, IdentityError):
+        except (AgentLostError, LeaseError, IdentityError, VersionSkewError):
             raise
         except Exception as error:
             what = "" if isinstance(error, AgentError) else f"{type(error).__name__}: "

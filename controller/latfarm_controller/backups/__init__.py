@@ -1,0 +1,1 @@
+"""Backups of a controller's home: what they hold, how they are made, kept and restored."""
