@@ -24,8 +24,8 @@ from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
 from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
-from latfarm_controller.audit import unix_user
 from latfarm_controller.app.unused_boards import UnusedBoards
+from latfarm_controller.audit import unix_user
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm

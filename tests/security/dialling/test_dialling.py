@@ -19,7 +19,7 @@ from latfarm_protos.trust import dialling
 from latfarm_protos.trust.identity import AGENT
 
 from tests.security.conftest import Home
-from tests.security.dialling_place import (
+from tests.security.dialling.dialling_place import (
     ASKED,
     ID,
     MODEL,

@@ -18,7 +18,7 @@ from latfarm_protos.trust.identity import AGENT, CONTROLLER, OPERATOR, VIEWER
 
 from tests.agent.service.conftest import Farm
 from tests.security.conftest import Home, channel
-from tests.security.dialling_place import (
+from tests.security.dialling.dialling_place import (
     ID,
     NAME,
     Place,
