@@ -38,7 +38,7 @@ def test_no_folder_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no platform has a bundle yet"):
         bundles.choose(tmp_path / "none", "")
     with pytest.raises(UsageError, match=r"did you mean sample\?"):
-        bundles.choose(tmp_path / "none", "sampel")
+        bundles.choose(tmp_path / "none", "sampl")
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK" + bytes(50)])
