@@ -112,7 +112,7 @@ def test_ten_phones_are_enrolled(lab: PhonesLab) -> None:
     assert len(ids) == PHONES
     assert lab.machine.failed_units() == []
     # One adb server has the network; a worker has its loopback alone.
-    assert lab.machine.run("pgrep --count --full 'adb -L'").stdout.strip() == "1"
+    assert lab.machine.run("pgrep --count --full '[a]db -L'").stdout.strip() == "1"
     worker = "systemctl show --property=MainPID --value latfarm-worker@phone-0"
     pid = lab.machine.run(worker).stdout.strip()
     seen = lab.machine.run(f"cat /proc/{pid}/net/dev").stdout.splitlines()[2:]
@@ -130,9 +130,11 @@ async def measure(lab: PhonesLab, name: str, data: bytes) -> Measurement:
     digest = hashlib.sha256(data).hexdigest()
     request = MeasurementRequest(graph, PLATFORM, "query", ONCE)
     async with AgentClient(address, "test", tls, patience=agents.PATIENCE) as client:
+        await client.acquire(600_000)
         await client.upload(digest, data)
         measurement = await client.measure(BoardRequest.of(request), digest)
         await client.acknowledge([request.request_id])
+        await client.release()
         return measurement
 
 
