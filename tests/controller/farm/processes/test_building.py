@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from dataclasses import replace
 
+import pytest
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
 from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
 from latfarm_controller.farm.processes.building import (
+    NICENESS,
     SMALL_BYTES,
     InlineBuilder,
     build_batch,
@@ -19,6 +22,14 @@ from latfarm_controller.farm.processes.building import (
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+
+
+@pytest.fixture
+def priorities(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The priorities that a task would have given its process, which runs these tests here."""
+    found: list[int] = []
+    monkeypatch.setattr(os, "setpriority", lambda _which, _who, niceness: found.append(niceness))
+    return found
 
 
 def graph(name: str) -> Graph:
@@ -57,13 +68,14 @@ def test_each_job_has_its_own_answer() -> None:
     assert isinstance(large, BuiltModel)
 
 
-def test_a_large_model_stays_out_of_the_answer() -> None:
+def test_a_large_model_stays_out_of_the_answer(priorities: list[int]) -> None:
     jobs = [(model, graph_text(graph)) for model, graph in map(job, ("good", "large", "refused"))]
     told, *objects = build_task(jobs, build)
     assert [bool(getattr(answer, "handle", None)) for answer in told] == [True, False, False]
     assert objects[0] is None
     assert len(objects[1]) == SMALL_BYTES + 1 == told[1].size_bytes
     assert objects[2] is None
+    assert priorities == [NICENESS], "it delays no driver, shard or agent"
 
 
 def test_the_real_builders_are_the_default() -> None:
@@ -72,6 +84,7 @@ def test_the_real_builders_are_the_default() -> None:
     assert built.size_bytes == len(data) > 0
 
 
+@pytest.mark.usefixtures("priorities")
 def test_a_model_of_several_files_is_told_with_all_its_hashes() -> None:
     def in_two(graph: Graph, model_format: str, dtype: str) -> ModelFiles:
         return ModelFiles(build(graph, model_format, dtype), {"weights": b"w" * SMALL_BYTES})
