@@ -51,6 +51,7 @@ results = st.builds(
     real,
     real,
     st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
     st.none() | energies,
 )
 

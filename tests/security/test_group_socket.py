@@ -46,7 +46,7 @@ with connected(load_config()) as client:
 """
 SNAPSHOT = """
 address = os.environ["LATFARM_CONTROLLER"]
-database_client._asked(address, "snapshot", {"folder": sys.argv[1]}, print)
+database_client.ask_server(address, "snapshot", {"folder": sys.argv[1]})
 """
 
 

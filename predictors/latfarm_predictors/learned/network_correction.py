@@ -37,6 +37,8 @@ from latfarm_predictors.learned.network_size import NetworkSize
 from latfarm_predictors.learned.score_pool import SCORES_VERSION, ScorePool
 from latfarm_predictors.models.base import ModelState
 
+_MOST_LOG = 500.0
+"""Largest logarithm of a ratio of latencies that is told; its exponential is finite."""
 _SHARED_CACHE_MB = 24.0
 """Size, in megabytes, of a cache that all cores share."""
 _RIDGES = (1.0, 3.0, 10.0, 30.0)
@@ -130,6 +132,11 @@ class NetworkCorrection:
     def calibration(self) -> ScorePool:
         """The scores that intervals are calibrated by."""
         return ScorePool(self.scores, self.other_scores)
+
+    @property
+    def left_out_errors(self) -> Array:
+        """|measured / predicted - 1| of each network by a correction without it, shape (n,)."""
+        return np.abs(np.expm1(np.clip(-self.residuals, -_MOST_LOG, _MOST_LOG)))
 
     @property
     def chosen(self) -> str:

@@ -78,10 +78,6 @@ class _FixedCosts(TypedDict):
     small_ms: float
 
 
-_MOST_LOG = 500.0
-"""Largest logarithm of a ratio of latencies that is told; its exponential is finite."""
-
-
 @dataclass
 class PlatformPredictor:
     """Everything that was learned about a platform. Predicting never changes it; thread-safe.
@@ -294,8 +290,8 @@ class PlatformPredictor:
 
     def explain(self) -> dict[str, Any]:
         """What a report shows of the predictor, as plain JSON types."""
-        residuals = np.abs(np.expm1(np.clip(-self.correction.residuals, -_MOST_LOG, _MOST_LOG)))
-        known = len(residuals) > 0
+        errors = self.correction.left_out_errors
+        known = len(errors) > 0
         return {
             "platform": self.platform,
             "bundle": self.bundle,
@@ -308,13 +304,13 @@ class PlatformPredictor:
             **({} if self.context is None else {"context": self.context.explain()}),
             **({} if self.reuse is None else {"reuse": self.reuse.explain()}),
             **({} if self.shipping is None else {"corrector": self.shipping.to_json()}),
-            "networks": len(residuals),
+            "networks": len(errors),
             "correction": self.correction.chosen,
             "rho": self.correction.share.rho,
             "tau": self.correction.share.tau,
-            "left_out_median_error": float(np.median(residuals)) if known else None,
-            "left_out_worst_error": float(residuals.max()) if known else None,
-            "left_out_within10": float(np.mean(residuals <= 0.1)) if known else None,
+            "left_out_median_error": float(np.median(errors)) if known else None,
+            "left_out_worst_error": float(errors.max()) if known else None,
+            "left_out_within10": float(np.mean(errors <= 0.1)) if known else None,
             "guarantee": self.guarantee(DEFAULT_COVERAGE).to_json(),
             **({} if self.energy is None else {"energy": self.energy.explain()}),
         }

@@ -67,7 +67,8 @@ def test_energies_are_exported(
         if file.stem == "own":
             table = table.drop_columns(["corrected_ms", "timed_ms"])
         # New columns are the last, so that the places of older columns do not change.
-        assert table.column_names[-len(COLUMNS) - 1 :] == [*COLUMNS, "received_at_s"]
+        newest = ["received_at_s", "device_memory_bytes"]
+        assert table.column_names[-len(COLUMNS) - len(newest) :] == [*COLUMNS, *newest]
         rows = table.select(COLUMNS).to_pylist()
         assert rows[0] == ENERGY
         assert rows[1] == {**dict.fromkeys(COLUMNS), "energy_source": ""}

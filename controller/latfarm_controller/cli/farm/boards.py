@@ -73,13 +73,14 @@ def list_boards(
     if as_json:
         output.json_text([board.to_json() for board in boards])
         return
+    tag_column = ["tags"] if any(board.tags for board in boards) else []
     output.table(
         "",
-        ["board", "address", "state", "standing", "platforms", "tags", "detail"],
+        ["board", "address", "state", "standing", "platforms", *tag_column, "detail"],
         [
             [
                 *(b.name, b.address, b.state, b.standing, "\n".join(b.platforms)),
-                "\n".join(b.tags),
+                *("\n".join(b.tags) for _ in tag_column),
                 "\n".join(
                     filter(None, (b.detail, b.standing_reason, _restricted(b), _unprotected(b)))
                 ),
