@@ -64,12 +64,11 @@ def list_boards(
     """List the boards."""
     if context.invoked_subcommand:
         return
-    from latfarm_controller.board_profile import checked_tags
+    from latfarm_controller.cli.farm.tagged_boards import with_tags
     from latfarm_controller.cli.shell.connect import controller
 
-    wanted = set(checked_tags(tags or ()))
     with controller(wait_s) as client:
-        boards = [board for board in client.boards() if wanted <= set(board.tags)]
+        boards = with_tags(client.boards(), tags)
     if as_json:
         output.json_text([board.to_json() for board in boards])
         return

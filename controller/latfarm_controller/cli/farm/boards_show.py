@@ -67,13 +67,12 @@ def export(
       latfarm boards export --tag jetson --json
     """
     from latfarm_controller.agents.fleet import LOCAL
-    from latfarm_controller.board_profile import checked_tags
     from latfarm_controller.cli.farm.ansible_inventory import EXPORT_VERSION, inventory_yaml
+    from latfarm_controller.cli.farm.tagged_boards import with_tags
     from latfarm_controller.cli.shell.connect import controller
 
-    wanted = set(checked_tags(tags or ()))
     with controller(wait_s) as client:
-        boards = [b for b in client.boards() if wanted <= set(b.tags) and b.name != LOCAL]
+        boards = with_tags([board for board in client.boards() if board.name != LOCAL], tags)
     if as_json:
         found = {board.name: board.to_json() for board in boards}
         output.json_text({"version": EXPORT_VERSION, "boards": found})
