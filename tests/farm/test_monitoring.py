@@ -137,9 +137,11 @@ def test_each_alert_fires_and_each_panel_shows_something(farm: MonitoredFarm) ->
             (panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]
         }
         widths = itertools.count(8, 4)
+        cooling = itertools.count(3)
 
         def go_on() -> bool:
             """Query another network, because rates need new data; look at panels and alerts."""
+            boards["steady"].set_sensor(COOLING, str(next(cooling)))
             graph = network(next(widths))
             client.query(replace(Question.about(graph, platform), tier="survey"))
             farm.predict(graph, platform)
@@ -212,8 +214,9 @@ def test_an_alert_fires_while_nobody_works_on_open_requests(farm: MonitoredFarm)
     with farm.client() as client:
         for campaign in client.campaigns():
             client.cancel(campaign.campaign_id)
-        steady.send(signal.SIGSTOP)
         client.start("kernels", steady.platform, SURVEY | {"seed": 2}, "stopped")
+        until(lambda: client.campaign("stopped").measurements, farm.story)
+        steady.send(signal.SIGSTOP)
         until(lambda: idle in farm.firing(), lambda: f"{farm.firing()}; {farm.story()}")
         steady.send(signal.SIGCONT)
         until(lambda: idle not in farm.firing(), lambda: f"{farm.firing()}; {farm.story()}")
