@@ -25,8 +25,8 @@ MOST_ARGUMENT_CHARACTERS = 4096
 """Most characters of one argument of the console command."""
 MOST_WINDOWS = 16
 """Most maintenance windows of one board."""
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_GROUP = _TAG
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""What a tag and the name of an access group may be."""
 
 
 def checked_tag(tag: str) -> str:
@@ -35,12 +35,7 @@ def checked_tag(tag: str) -> str:
     Raises:
         UsageError: it is none; says what a tag is.
     """
-    if not _TAG.fullmatch(tag):
-        raise UsageError(
-            f"tag {tag[:80]!r}: letters, digits, '.', '_' and '-' only, at most 63, and the first "
-            "one a letter or a digit"
-        )
-    return tag
+    return _checked_name("tag", tag)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
@@ -61,12 +56,7 @@ def checked_group(name: str) -> str:
     Raises:
         UsageError: it is none; says what a name is.
     """
-    if not _GROUP.fullmatch(name):
-        raise UsageError(
-            f"access group {name[:80]!r}: letters, digits, '.', '_' and '-' only, at most 63, and "
-            "the first one a letter or a digit"
-        )
-    return name
+    return _checked_name("access group", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +159,15 @@ def console_command(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"console command {text!r}: {error}") from error
+
+
+def _checked_name(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} {name[:80]!r}: letters, digits, '.', '_' and '-' only, at most 63, and the "
+            "first one a letter or a digit"
+        )
+    return name
 
 
 def _texts(data: Mapping[str, Any], name: str) -> list[str]:

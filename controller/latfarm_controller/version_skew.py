@@ -13,7 +13,7 @@ import re
 from latfarm_controller import __version__
 
 MOST_MINOR_VERSIONS = 1
-"""By how many minor versions an agent may be older or newer than its controller."""
+"""The largest difference between the minor versions of an agent and its controller."""
 
 _BEGINNING = re.compile(r"(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
 """Major and minor version at the beginning of a version as PEP 440 spells it."""

@@ -18,7 +18,6 @@ and its extended key usage.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import secrets
@@ -40,7 +39,7 @@ from latfarm_protos.trust.identity import (
     ROLE_PREFIX,
     ROLES,
 )
-from latfarm_protos.trust.revoked import FILE_NAME, VERSION, RevokedError, read_revoked
+from latfarm_protos.trust.revoked import FILE_NAME, RevokedError, read_revoked, revoked_text
 
 from latfarm_controller.agents.passphrase import has_passphrase
 from latfarm_controller.agents.signed import (
@@ -260,10 +259,9 @@ class Authority:
         return self._signed.list(self.revoked())
 
     def _write_revoked(self, fingerprints: set[str]) -> None:
-        text = json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
         try:
             with written_whole(self.revoked_file, mode=FILE_MODE) as part:
-                part.write_text(text, encoding="ascii")
+                part.write_text(revoked_text(fingerprints), encoding="ascii")
         except OSError as error:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from latfarm_predictors.errors import PredictorsError
 from latfarm_protos.v1 import controller_pb2 as pb
 
-from latfarm_controller.api import error_codes, query_messages
+from latfarm_controller.api import query_messages
 from latfarm_controller.app.estimating import (
     DEFAULT_COVERAGE,
     AskedEstimate,
@@ -61,8 +61,7 @@ def _end_to_pb(place: int, end: EstimateEnd) -> Any:
         return pb.EstimateEnd(place=place, predicted=_predicted_to_pb(end))
     if isinstance(end, GraphNeeded):
         return pb.EstimateEnd(place=place, graph_needed=True)
-    kind, text = error_codes.told(end)
-    return pb.EstimateEnd(place=place, error=pb.QueryError(kind=kind, text=text))
+    return pb.EstimateEnd(place=place, error=query_messages.error_to_pb(end))
 
 
 def _predicted_to_pb(told: PredictedLatency) -> Any:
@@ -88,8 +87,7 @@ def end_from_pb(message: Any) -> EstimateEnd:
     if kind == "graph_needed":
         return GraphNeeded()
     if kind != "predicted":
-        found = error_codes.rebuilt(message.error.kind, message.error.text)
-        return found or ControllerError(message.error.text)
+        return query_messages.error_from_pb(message.error)
     told = message.predicted
     return PredictedLatency(
         told.latency_ms,

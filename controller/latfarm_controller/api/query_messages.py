@@ -110,8 +110,7 @@ def _end_to_pb(place: int, end: Ended) -> pb.QueryEnd:
         return pb.QueryEnd(place=place, answer=found_to_pb(end))
     if isinstance(end, GraphNeeded):
         return pb.QueryEnd(place=place, graph_needed=True)
-    kind, text = error_codes.told(end)
-    return pb.QueryEnd(place=place, error=pb.QueryError(kind=kind, text=text))
+    return pb.QueryEnd(place=place, error=error_to_pb(end))
 
 
 def end_from_pb(message: pb.QueryEnd) -> Found | GraphNeeded | ControllerError:
@@ -121,5 +120,15 @@ def end_from_pb(message: pb.QueryEnd) -> Found | GraphNeeded | ControllerError:
         return found_from_pb(message.answer)
     if kind == "graph_needed":
         return GraphNeeded()
-    found = error_codes.rebuilt(message.error.kind, message.error.text)
-    return found or ControllerError(message.error.text)
+    return error_from_pb(message.error)
+
+
+def error_to_pb(error: Exception) -> pb.QueryError:
+    """The message of the error that is the end of one network among many."""
+    kind, text = error_codes.told(error)
+    return pb.QueryError(kind=kind, text=text)
+
+
+def error_from_pb(message: pb.QueryError) -> ControllerError:
+    """The error of a message."""
+    return error_codes.rebuilt(message.kind, message.text) or ControllerError(message.text)

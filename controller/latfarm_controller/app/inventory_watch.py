@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.farm.background import RepeatedTrouble
 from latfarm_controller.farm.driving.scope import CampaignScope
 from latfarm_controller.farm.farm import Farm
 
@@ -96,7 +97,7 @@ class InventoryWatch:
         self._farm = farm
         self._plan = InventoryPlan()
         self._wanted: set[CampaignScope] = set()
-        self._trouble = ""
+        self._trouble = RepeatedTrouble(logger, "the inventory cannot be followed")
 
     def want(self, scope: CampaignScope) -> None:
         """Have boards join that a campaign of this scope can use, as long as the farm runs."""
@@ -111,11 +112,9 @@ class InventoryWatch:
             try:
                 await self.look()
             except ControllerError as error:  # somebody may be editing the file
-                if str(error) != self._trouble:
-                    logger.warning("the inventory cannot be followed: %s", error)
-                self._trouble = str(error)
+                self._trouble.met(error)
             else:
-                self._trouble = ""
+                self._trouble.over()
 
     async def look(self) -> None:
         """Look once: let boards leave that are gone, and have boards join that are of use.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.farm.background import RepeatedTrouble
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
@@ -41,7 +42,7 @@ class UnusedBoards:
         self._farm = farm
         self._desk = desk
         self._answers: dict[str, str] = {}
-        self._trouble = ""
+        self._trouble = RepeatedTrouble(logger, "the inventory cannot be read for metrics")
 
     def states(self) -> Mapping[str, str]:
         """The state of each board that was asked, by name; one of `observer.BOARD_STATES`."""
@@ -56,11 +57,9 @@ class UnusedBoards:
             try:
                 await self.ask()
             except ControllerError as error:  # somebody may be editing the inventory
-                if str(error) != self._trouble:
-                    logger.warning("the inventory cannot be read for metrics: %s", error)
-                self._trouble = str(error)
+                self._trouble.met(error)
             else:
-                self._trouble = ""
+                self._trouble.over()
             await asyncio.sleep(CALL_S)
 
     async def ask(self) -> None:

@@ -1,4 +1,4 @@
-"""What of a home is in a backup, and what is not.
+"""Which files of a controller's home a backup holds, and which it leaves out.
 
 In it is what a controller on another machine needs to go on: the store, the inventory of boards,
 the authority with all certificates, the list of revoked ones, the bundles with their registers, the

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from latfarm_predictors.whole_file import written_whole
+
 from latfarm_controller.backups.contents import STORE, belongs
 from latfarm_controller.errors import BackupError
 from latfarm_controller.private_files import FILE_MODE
@@ -64,11 +66,8 @@ class BackupManifest:
     def write(self, folder: Path) -> None:
         """Write the manifest into the folder of its backup."""
         data = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with written_whole(folder / FILE, durable=True, mode=FILE_MODE) as part:
+            part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> dict[str, Any]:
         """What a listing tells, as plain JSON types."""
@@ -137,12 +136,9 @@ def hashed(path: Path) -> KeptFile:
     Raises:
         OSError: it cannot be read.
     """
-    digest, size_bytes = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            digest.update(data)
-            size_bytes += len(data)
-    return KeptFile(size_bytes, digest.hexdigest())
+        digest = hashlib.file_digest(file, "sha256")
+        return KeptFile(file.tell(), digest.hexdigest())
 
 
 def copied(source: Path, target: Path) -> KeptFile:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from latfarm_predictors.whole_file import written_whole
 from latfarm_protos.trust.revoked import FILE_NAME as REVOKED
-from latfarm_protos.trust.revoked import VERSION as REVOKED_VERSION
-from latfarm_protos.trust.revoked import RevokedError, read_revoked
+from latfarm_protos.trust.revoked import RevokedError, read_revoked, revoked_text
 
 from latfarm_controller.audit import AuditLog, unix_user
 from latfarm_controller.backups.contents import KEPT_FILES, KEPT_FOLDERS, STORE
@@ -154,10 +153,6 @@ def _keep_revoked(present: Path, staged: Path) -> int:
         ) from error
     added = now - before
     if added:
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        data = {"version": REVOKED_VERSION, "sha256": sorted(now | before)}
-        staged.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(staged, flags, FILE_MODE), "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
+        with written_whole(staged, make_folder=True, mode=FILE_MODE) as part:
+            part.write_text(revoked_text(now | before), encoding="ascii")
     return len(added)

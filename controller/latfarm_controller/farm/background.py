@@ -13,6 +13,30 @@ from latfarm_controller.errors import FarmError
 logger = logging.getLogger(__name__)
 
 
+class RepeatedTrouble:
+    """Logs a trouble that work meets again and again only once, until it is another one, or over.
+
+    Args:
+        log: where it is told.
+        what: what cannot be done, for the log.
+    """
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self._told = ""
+
+    def met(self, error: Exception) -> None:
+        """Hear of an error."""
+        if str(error) != self._told:
+            self._log.warning("%s: %s", self._what, error)
+        self._told = str(error)
+
+    def over(self) -> None:
+        """Hear that the work was done."""
+        self._told = ""
+
+
 class _KeptTasks(ABC):
     """Starts tasks and keeps them alive until they end; `_failed` hears of those that fail."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from latfarm_controller.metrics.state import gauge_family
 from latfarm_controller.store.base import CampaignRecord
 
 MOST_CAMPAIGNS = 20
@@ -56,7 +57,7 @@ class CampaignCollector(Collector):
         counts = dict.fromkeys(CAMPAIGN_STATES, 0)
         for record in self._records:
             counts[record.state] = counts.get(record.state, 0) + 1
-        by_state = _gauge("campaigns", "Campaigns in the list, by their states.", "state")
+        by_state = gauge_family("campaigns", "Campaigns in the list, by their states.", "state")
         for state, count in counts.items():
             by_state.add_metric([state], count)
         yield by_state
@@ -77,17 +78,17 @@ def _moment_s(record: CampaignRecord) -> float:
 def _single(records: Sequence[CampaignRecord]) -> Iterator[Metric]:
     """The gauges of single campaigns."""
     who = ("campaign", "name", "platform")
-    state = _gauge("campaign_state", "1 for the state that a campaign is in.", *who, "state")
-    progress = _gauge(
+    state = gauge_family("campaign_state", "1 for the state that a campaign is in.", *who, "state")
+    progress = gauge_family(
         "campaign_progress_ratio",
         "Done share of the stage that a campaign is in, while it measures or trains.",
         *who,
         "stage",
     )
-    answers = _gauge(
+    answers = gauge_family(
         "campaign_answers", "Answers that a campaign has, by outcome.", *who, "outcome"
     )
-    ended = _gauge(
+    ended = gauge_family(
         "campaign_end_timestamp_seconds", "When a campaign ended or was stopped last.", *who
     )
     for record in records:
@@ -101,7 +102,3 @@ def _single(records: Sequence[CampaignRecord]) -> Iterator[Metric]:
         if record.state not in OPEN and record.finished_at_s > 0:
             ended.add_metric(labels, record.finished_at_s)
     yield from (state, progress, answers, ended)
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"latfarm_controller_{name}", text, labels=labels)

@@ -19,7 +19,8 @@ from latfarm_controller.metrics.labels import OTHER, BoundedLabel
 PREFIX = "latfarm_controller"
 
 
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+def gauge_family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    """A metric of the controller whose values are read when it is scraped."""
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
 
 
@@ -37,16 +38,16 @@ class FarmCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Three gauges for each platform, and one for each state of each board."""
         state = self._state
-        waiting = _gauge("queue_length", "Requests that wait for a board.", "platform")
-        at_boards = _gauge("requests_at_boards", "Requests given to a board.", "platform")
-        oldest = _gauge(
+        waiting = gauge_family("queue_length", "Requests that wait for a board.", "platform")
+        at_boards = gauge_family("requests_at_boards", "Requests given to a board.", "platform")
+        oldest = gauge_family(
             "queue_oldest_seconds", "How long the oldest open request is unanswered.", "platform"
         )
         for name, queue in self._queues(state).items():
             waiting.add_metric([name], queue.waiting)
             at_boards.add_metric([name], queue.at_boards)
             oldest.add_metric([name], queue.oldest_s)
-        boards = _gauge(
+        boards = gauge_family(
             "board_state", "1 for the state that the farm has a board in.", "board", "state"
         )
         for board, now in state.boards.items():
@@ -82,11 +83,13 @@ class StoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The sizes, read from the file system now, and the rows."""
-        size = _gauge("store_size_bytes", "The store on disk, its log of late writes included.")
+        size = gauge_family(
+            "store_size_bytes", "The store on disk, its log of late writes included."
+        )
         found = [self._path, self._path.with_name(self._path.name + ".wal")]
         size.add_metric([], sum(path.stat().st_size for path in found if path.exists()))
         yield size
-        rows = _gauge("store_rows", "Rows of the store by table.", "table")
+        rows = gauge_family("store_rows", "Rows of the store by table.", "table")
         for table, count in self._rows.items():
             rows.add_metric([table], count)
         yield rows
@@ -94,9 +97,9 @@ class StoreCollector(Collector):
             usage = shutil.disk_usage(self._path.parent)
         except OSError:
             return
-        free = _gauge("disk_free_bytes", "Free for the store on its file system.")
+        free = gauge_family("disk_free_bytes", "Free for the store on its file system.")
         free.add_metric([], usage.free)
-        total = _gauge("disk_size_bytes", "Size of the store's file system.")
+        total = gauge_family("disk_size_bytes", "Size of the store's file system.")
         total.add_metric([], usage.total)
         yield from (free, total)
 
@@ -109,7 +112,7 @@ class ControllerCertificateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One gauge for each kind of certificate: the first expiry of its files."""
-        family = _gauge(
+        family = gauge_family(
             "certificate_expiry_timestamp_seconds",
             "When a certificate of the controller ends: of several of one kind, the first.",
             "certificate",

@@ -14,6 +14,7 @@ import json
 import logging
 import re
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 FILE_NAME = "revoked.json"
@@ -83,6 +84,11 @@ def read_revoked(path: Path) -> frozenset[str]:
     ):
         raise RevokedError(f'{path}: "sha256" must list fingerprints of 64 lower-case hex digits')
     return frozenset(listed)
+
+
+def revoked_text(fingerprints: Iterable[str]) -> str:
+    """The content of a file that lists these fingerprints, as `read_revoked` reads it."""
+    return json.dumps({"version": VERSION, "sha256": sorted(fingerprints)}, indent=1) + "\n"
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -204,7 +204,7 @@ def remove(name: boards_standing.Name) -> None:
 
 
 def _restricted(board: BoardSummary) -> str:
-    """Whose campaigns may measure on a board; empty: everybody's."""
+    """The remark that a board is kept for an access group; empty if everybody may use it."""
     return f"only for the access group {board.access}" if board.access else ""
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.farm.background import RepeatedTrouble
 from latfarm_controller.farm.supervision.board_decisions import ENDS, MAINTENANCE, UNTIL, until_s
 from latfarm_controller.farm.supervision.board_supervisor import RESUMED, BoardSupervisor
 from latfarm_controller.farm.supervision.identity_log import FARM
@@ -101,7 +102,7 @@ class MaintenanceKeeper:
         self._desk = desk
         self._profiles = profiles
         self._clock_s = clock_s
-        self._trouble = ""
+        self._trouble = RepeatedTrouble(logger, "maintenance windows cannot be followed")
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -139,13 +140,11 @@ class MaintenanceKeeper:
             try:
                 await self.look()
             except ControllerError as error:  # somebody may be editing the inventory
-                if str(error) != self._trouble:
-                    logger.warning("maintenance windows cannot be followed: %s", error)
-                self._trouble = str(error)
+                self._trouble.met(error)
             except Exception:
                 logger.exception("maintenance windows cannot be followed")
             else:
-                self._trouble = ""
+                self._trouble.over()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._stopping.wait()
