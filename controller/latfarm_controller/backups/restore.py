@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +13,15 @@ from latfarm_protos.trust.revoked import RevokedError, read_revoked, revoked_tex
 
 from latfarm_controller.audit import AuditLog, unix_user
 from latfarm_controller.backups.contents import KEPT_FILES, KEPT_FOLDERS, STORE
+from latfarm_controller.backups.dated_names import free_path
 from latfarm_controller.backups.manifest import BackupManifest, copied, verify_backup
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import BackupError, UsageError
 from latfarm_controller.private_files import FILE_MODE, private_umask
 from latfarm_controller.store.commit_mark import CommitMark
 from latfarm_controller.store.lock import StoreLock
+from latfarm_controller.store.log_file import log_of
 from latfarm_controller.store.migrate import known_migrations
-from latfarm_controller.store.upkeep.copy import LOG_SUFFIX
 
 REPLACED = "replaced-"
 """How the names of folders in a home begin that keep what a backup has replaced."""
@@ -110,7 +110,7 @@ def _put(
 
 def _present(home: Path) -> list[str]:
     """Which parts that a backup may hold a home has; empty folders do not count."""
-    names = (STORE, f"{STORE}{LOG_SUFFIX}", *KEPT_FILES, *KEPT_FOLDERS)
+    names = (STORE, log_of(Path(STORE)).name, *KEPT_FILES, *KEPT_FOLDERS)
     return [name for name in names if _has_content(home / name)]
 
 
@@ -131,11 +131,7 @@ def _set_aside(config: ControllerConfig, present: list[str]) -> Path | None:
     names = [*present, *([mark.name] if mark.exists() else [])]
     if not names:
         return None
-    place = home / time.strftime(f"{REPLACED}%Y%m%dT%H%M%SZ", time.gmtime())
-    number = 1
-    while place.exists():
-        number += 1
-        place = place.with_name(f"{place.name.rpartition('Z')[0]}Z-{number}")
+    place = free_path(home, REPLACED)
     place.mkdir()
     for name in names:
         (home / name).rename(place / name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import secrets
 import shutil
 import time
@@ -19,6 +18,7 @@ from platform import node
 
 from latfarm_controller import __version__
 from latfarm_controller.backups.contents import STORE, listed
+from latfarm_controller.backups.dated_names import free_path, is_dated, order
 from latfarm_controller.backups.manifest import (
     FILE,
     BackupManifest,
@@ -30,10 +30,11 @@ from latfarm_controller.backups.manifest import (
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import BackupError
 from latfarm_controller.private_files import FILE_MODE, private_folder, private_umask
-from latfarm_controller.store.upkeep.copy import LOG_SUFFIX, settled_copy
+from latfarm_controller.store.log_file import log_of
+from latfarm_controller.store.upkeep.copy import settled_copy
 
-NAME = re.compile(r"latfarm-\d{8}T\d{6}Z(-\d+)?")
-"""The names of backups: the time at which they were begun, in UTC."""
+PREFIX = "latfarm-"
+"""How the names of backups begin; the time at which they were begun follows."""
 _UNFINISHED = ".unfinished-"
 _COPY = ".store-copy-"
 _LOCK = ".lock"
@@ -49,12 +50,13 @@ holds it may see other folders than this one, for example if it is a service wit
 def backups_in(folder: Path) -> list[Path]:
     """The complete backups in a folder, the oldest first."""
     try:
-        found = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
+        found = [path for path in folder.iterdir() if is_dated(path.name, PREFIX)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise BackupError(f"{folder}: cannot be read: {error.strerror}") from error
-    return sorted((path for path in found if (path / FILE).is_file()), key=_order)
+    complete = (path for path in found if (path / FILE).is_file())
+    return sorted(complete, key=lambda path: order(path.name, PREFIX))
 
 
 def make_backup(config: ControllerConfig, folder: Path, copy_store: CopyStore) -> Path:
@@ -76,19 +78,19 @@ def make_backup(config: ControllerConfig, folder: Path, copy_store: CopyStore) -
     private_folder(folder)
     try:
         with private_umask(), _alone(folder):
-            name = _free_name(folder)
-            place = folder / f"{_UNFINISHED}{name}"
+            backup = free_path(folder, PREFIX)
+            place = folder / f"{_UNFINISHED}{backup.name}"
             try:
                 place.mkdir()
                 _fill(config, place, copy_store)
-                place.rename(folder / name)
+                place.rename(backup)
                 _flush(folder)
             finally:
                 shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         told = f"{error.filename or folder}: {error.strerror or error}"
         raise BackupError(f"the backup cannot be written: {told}") from error
-    return folder / name
+    return backup
 
 
 def prune(folder: Path, keep: int) -> list[Path]:
@@ -159,28 +161,12 @@ def _fetch_copy(home: Path, target: Path, copy_store: CopyStore) -> None:
     copy = home / f"{_COPY}{secrets.token_hex(4)}"
     try:
         copy_store(copy)
-        for suffix in ("", LOG_SUFFIX):
-            source = copy.with_name(f"{copy.name}{suffix}")
+        for source, place in ((copy, target), (log_of(copy), log_of(target))):
             if source.exists():
-                shutil.move(source, target.with_name(f"{target.name}{suffix}"))
+                shutil.move(source, place)
     finally:
         for left in home.glob(f"{copy.name}*"):
             left.unlink()
-
-
-def _free_name(folder: Path) -> str:
-    """A name for a new backup that sorts after all others."""
-    name = time.strftime("latfarm-%Y%m%dT%H%M%SZ", time.gmtime())
-    number = 1
-    while (folder / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return name if number == 1 else f"{name}-{number}"
-
-
-def _order(path: Path) -> tuple[str, int]:
-    """By the time, then by the number of backups that were begun in one second."""
-    head, _, number = path.name.removeprefix("latfarm-").partition("-")
-    return head, int(number or 1)
 
 
 @contextmanager

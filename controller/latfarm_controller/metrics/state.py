@@ -15,6 +15,7 @@ from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.farm.observer import BOARD_STATES, FarmState, QueueState
 from latfarm_controller.metrics.labels import OTHER, BoundedLabel
+from latfarm_controller.store.log_file import log_of
 
 PREFIX = "latfarm_controller"
 
@@ -86,7 +87,7 @@ class StoreCollector(Collector):
         size = gauge_family(
             "store_size_bytes", "The store on disk, its log of late writes included."
         )
-        found = [self._path, self._path.with_name(self._path.name + ".wal")]
+        found = [self._path, log_of(self._path)]
         size.add_metric([], sum(path.stat().st_size for path in found if path.exists()))
         yield size
         rows = gauge_family("store_rows", "Rows of the store by table.", "table")

@@ -22,6 +22,7 @@ from latfarm_controller.private_files import private_file
 from latfarm_controller.store.commit_mark import CommitMark
 from latfarm_controller.store.file_errors import as_store_error, check_files, check_length
 from latfarm_controller.store.lock import Holder, StoreLock
+from latfarm_controller.store.log_file import log_of
 from latfarm_controller.store.migrate import known_migrations, migrate
 
 logger = logging.getLogger(__name__)
@@ -186,10 +187,11 @@ class DuckDBFile:
         acknowledged = self._mark.read()
         if acknowledged is not None and acknowledged > self._commits:
             missing = acknowledged - self._commits
+            log = log_of(self.path).name
             story = (
                 f"{self.path}: the last {missing} transactions that were written are missing: the "
-                f"end of {self.path.name}.wal was lost, or the file is an older copy; all before "
-                "them is here, and latfarm db info lists such losses"
+                f"end of {log} was lost, or the file is an older copy; all before them is here, "
+                "and latfarm db info lists such losses"
             )
             logger.error(story)
             with self.transaction("note a loss") as cursor:
@@ -251,7 +253,7 @@ def arrow_batches(
 def _create(path: Path) -> None:
     """Make an empty store under another name, then rename it, so that it is never half made."""
     place = path.with_name(path.name + ".new")
-    for rest in (place, place.with_name(place.name + ".wal")):
+    for rest in (place, log_of(place)):
         rest.unlink(missing_ok=True)
     with duckdb.connect(str(place), config=DUCKDB_CONFIG) as connection:
         migrate(connection, known_migrations())

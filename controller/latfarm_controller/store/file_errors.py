@@ -8,6 +8,7 @@ from pathlib import Path
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.errors import StoreBusyError, StoreError, StoreFullError
+from latfarm_controller.store.log_file import log_of
 
 # A DuckDB file has these four bytes at this offset.
 _MAGIC = b"DUCK"
@@ -29,7 +30,7 @@ def check_files(path: Path) -> None:
     Raises:
         StoreError: the file is of another kind, or its write-ahead log exists without it.
     """
-    log = path.with_name(path.name + ".wal")
+    log = log_of(path)
     if not path.exists():
         if log.exists():
             raise StoreError(

@@ -198,6 +198,7 @@ def repair(
     """
     from latfarm_controller.api.database_client import held
     from latfarm_controller.config import load_config
+    from latfarm_controller.store.log_file import log_of
     from latfarm_controller.store.upkeep.repair import repair as save
 
     config = load_config()
@@ -220,6 +221,6 @@ def repair(
             output.error(f"lost: {story}")
         output.err().print(
             f"{sum(found.kept.values())} rows were written to {target}. To use this file, move "
-            f"{store} and {store.name}.wal away, then move it to {store}."
+            f"{store} and {log_of(store).name} away, then move it to {store}."
         )
     return 1 if found.lost else 0

@@ -15,10 +15,8 @@ import duckdb
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.private_files import private_file
 from latfarm_controller.store.duckdb_file import DUCKDB_CONFIG, DuckDBFile
+from latfarm_controller.store.log_file import log_of
 from latfarm_controller.store.migrate import schema_version
-
-LOG_SUFFIX = ".wal"
-"""What DuckDB appends to the name of a database for that of its write-ahead log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +47,10 @@ def copy_store(file: DuckDBFile, target: Path) -> None:
         UsageError: the target exists.
         StoreError: the copy cannot be written.
     """
-    logs = target.with_name(target.name + LOG_SUFFIX)
+    logs = log_of(target)
     if target.exists() or logs.exists():
         raise UsageError(f"{target} exists already: name another file")
-    source = file.path.with_name(file.path.name + LOG_SUFFIX)
+    source = log_of(file.path)
     try:
         with file.alone():
             _copied(file.path, target)

@@ -8,6 +8,7 @@ from latfarm_predictors.measurement import PROTOCOL_VERSION
 
 from latfarm_controller.store.answers import GOOD
 from latfarm_controller.store.duckdb_file import DuckDBFile
+from latfarm_controller.store.log_file import log_of
 
 TABLES = ("measurements", "foreign_measurements", "graphs", "campaigns", "board_events")
 """The tables whose rows are counted."""
@@ -15,7 +16,7 @@ TABLES = ("measurements", "foreign_measurements", "graphs", "campaigns", "board_
 
 def describe(file: DuckDBFile) -> dict[str, Any]:
     """The numbers of a store, as plain JSON types: sizes in bytes, rows, platforms, imports."""
-    log = file.path.with_name(file.path.name + ".wal")
+    log = log_of(file.path)
     rows = {table: file.number(f"SELECT count(*) FROM {table}") for table in TABLES}
     platforms = file.all(
         f"SELECT platform, count(*), count(*) FILTER (WHERE {GOOD}), count(DISTINCT graph_hash), "

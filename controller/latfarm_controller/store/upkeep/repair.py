@@ -21,6 +21,7 @@ from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.private_files import private_file
 from latfarm_controller.store.commit_mark import CommitMark
 from latfarm_controller.store.duckdb_file import DUCKDB_CONFIG, arrow_batches
+from latfarm_controller.store.log_file import log_of
 from latfarm_controller.store.migrate import known_migrations, migrate, schema_version
 
 CHUNK_ROWS = 65_536
@@ -70,7 +71,7 @@ def repair(
         raise UsageError(
             f"{target} exists already: move it away, or name another file with --output"
         )
-    log = path.with_name(path.name + ".wal")
+    log = log_of(path)
     report = Repaired(target)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.repair.", dir=path.parent) as folder:
@@ -114,7 +115,7 @@ def _opened(path: Path) -> duckdb.DuckDBPyConnection:
 def _usable_log(copy: Path, log: Path) -> int:
     """Give the copy the longest beginning of the log with which it opens; its size in bytes."""
     data = log.read_bytes()
-    place = copy.with_name(copy.name + ".wal")
+    place = log_of(copy)
 
     def opens(size: int) -> bool:
         place.write_bytes(data[:size])
