@@ -7,8 +7,11 @@ certificate, or `unix:NAME` for a user of the controller's machine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+
+from latfarm_controller.errors import UsageError
 
 ADMINS = "admins"
 """The group whose members may use every board, as the owner of the home and root may."""
@@ -20,6 +23,8 @@ ROOT = "unix:root"
 """The user who may read and write everything on the controller's machine anyway."""
 MOST_MEMBERS = 1000
 """Most members of a group, and most groups."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""What the name of an access group, and a tag of a board, may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,46 @@ class AccessGroups:
         return user in members or CERT + user in members
 
 
+def checked_name(what: str, name: str) -> str:
+    """The name of an access group or a tag, if it is one.
+
+    Args:
+        what: how an error calls it.
+        name: the name.
+
+    Raises:
+        UsageError: it is none; says what a name is.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} {name[:80]!r}: letters, digits, '.', '_' and '-' only, at most 63, and the "
+            "first one a letter or a digit"
+        )
+    return name
+
+
+def checked_group(name: str) -> str:
+    """The name of an access group, if it is one.
+
+    Raises:
+        UsageError: it is none; says what a name is.
+    """
+    return checked_name("access group", name)
+
+
 def check_groups(groups: Mapping[str, Collection[str]]) -> None:
     """Check the groups of the settings.
 
     Raises:
-        ValueError: there are too many, or the name of a group or of a member is malformed.
+        UsageError: there are too many, or the name of a group or of a member is malformed. A board
+            can name every group that is admitted here.
     """
     if len(groups) > MOST_MEMBERS:
-        raise ValueError(f"there may be at most {MOST_MEMBERS} access groups")
+        raise UsageError(f"there may be at most {MOST_MEMBERS} access groups")
     for group, members in groups.items():
-        if not group.isprintable() or not 0 < len(group) <= 63:
-            raise ValueError(f"{group!r} cannot be the name of an access group")
+        checked_group(group)
         if len(members) > MOST_MEMBERS:
-            raise ValueError(f"access group {group} may have at most {MOST_MEMBERS} members")
+            raise UsageError(f"access group {group} may have at most {MOST_MEMBERS} members")
         for member in members:
             if not member.isprintable() or not 0 < len(member) <= 200:
-                raise ValueError(f"access group {group}: {member!r} cannot be the name of a member")
+                raise UsageError(f"access group {group}: {member!r} cannot be the name of a member")

@@ -6,12 +6,12 @@ access group says whose campaigns may measure on a board.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from latfarm_controller.access_groups import checked_group, checked_name
 from latfarm_controller.errors import UsageError
 from latfarm_controller.maintenance_window import MaintenanceWindow
 
@@ -25,8 +25,6 @@ MOST_ARGUMENT_CHARACTERS = 4096
 """Most characters of one argument of the console command."""
 MOST_WINDOWS = 16
 """Most maintenance windows of one board."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-"""What a tag and the name of an access group may be."""
 
 
 def checked_tag(tag: str) -> str:
@@ -35,7 +33,7 @@ def checked_tag(tag: str) -> str:
     Raises:
         UsageError: it is none; says what a tag is.
     """
-    return _checked_name("tag", tag)
+    return checked_name("tag", tag)
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
@@ -48,15 +46,6 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     if len(found) > MOST_TAGS:
         raise UsageError(f"{len(found)} tags are too many; there may be {MOST_TAGS}")
     return found
-
-
-def checked_group(name: str) -> str:
-    """The name of an access group, if it is one.
-
-    Raises:
-        UsageError: it is none; says what a name is.
-    """
-    return _checked_name("access group", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +148,6 @@ def console_command(text: str) -> tuple[str, ...]:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"console command {text!r}: {error}") from error
-
-
-def _checked_name(what: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{what} {name[:80]!r}: letters, digits, '.', '_' and '-' only, at most 63, and the "
-            "first one a letter or a digit"
-        )
-    return name
 
 
 def _texts(data: Mapping[str, Any], name: str) -> list[str]:

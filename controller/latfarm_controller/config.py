@@ -13,7 +13,6 @@ import reprlib
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from latfarm_controller.access_groups import check_groups
 from latfarm_controller.errors import UsageError
 from latfarm_controller.home import BUNDLES, CONFIG_FILE, PREFIX, absolute, default_home
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.private_files import private_folder, private_home, read_regular
 
 LONGEST_SOCKET = 107
@@ -89,7 +89,10 @@ class ControllerConfig(BaseModel):
     @classmethod
     def _check_groups(cls, groups: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
         """Refuse malformed groups."""
-        check_groups(groups)
+        try:
+            check_groups(groups)
+        except UsageError as error:  # the library that validates knows only its own errors
+            raise ValueError(str(error)) from error
         return groups
 
     @property
@@ -239,13 +242,9 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _refuse_unknown(names: Iterable[str], origin: str) -> None:
     for name in names:
         if name not in ControllerConfig.model_fields:
-            near = get_close_matches(name, ControllerConfig.model_fields, n=1)
-            known = (
-                f"did you mean {near[0]}?"
-                if near
-                else f"known settings: {', '.join(ControllerConfig.model_fields)}"
-            )
-            raise UsageError(f"{origin}: there is no setting {name!r}; {known}")
+            settings = ControllerConfig.model_fields
+            near = hint(name, settings) or f"; known settings: {', '.join(settings)}"
+            raise UsageError(f"{origin}: there is no setting {name!r}{near}")
 
 
 def _story(fault: Mapping[str, Any], origins: Mapping[str, str]) -> str:

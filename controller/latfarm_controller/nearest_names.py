@@ -29,7 +29,12 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def hint(name: str, known: Iterable[str]) -> str:
     """A clause that offers the nearest names, to be put behind a message; empty if none is near."""
     near = nearest(name, known)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"; {offer(near)}" if near else ""
+
+
+def offer(names: Iterable[str]) -> str:
+    """The question that offers some names instead of the one that was given."""
+    return f"did you mean {' or '.join(names)}?"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,7 +42,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = list(dict.fromkeys(known))
     near = nearest(name, names)
     if near:
-        return f"did you mean {' or '.join(near)}?"
+        return offer(near)
     if not names:
         return "there is none yet"
     more = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from latfarm_controller.nearest_names import offer
+
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
 
@@ -130,14 +132,17 @@ def differing(name: str, other: str) -> tuple[str, ...]:
     return tuple(part for part, value in left.parts.items() if value != theirs[part])
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown platform: the nearest known one, and what differs."""
+def platform_hint(name: str, known: Iterable[str]) -> str:
+    """A clause that offers the nearest known platform and tells in what its name differs.
+
+    It is put behind a message about an unknown platform; it is empty if none is known.
+    """
     found = nearest(name, known)
     if not found or "*" in name:
         return ""
     parts = differing(name, found)
     told = f" (it differs in its {' and '.join(parts)})" if parts else ""
-    return f"; did you mean {found}{told}?"
+    return f"; {offer([found + told])}"
 
 
 def as_asked(graph: Graph, platform: str) -> Graph:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.access_groups import AccessGroups
+from latfarm_controller.access_groups import AccessGroups, check_groups
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.board_profile import (
     MOST_CHARACTERS,
@@ -132,3 +132,19 @@ def test_groups_come_from_the_settings(tmp_path: Path) -> None:
         file.write_text(f"[access_groups]\n{wrong}\n")
         with pytest.raises(UsageError, match="access_groups"):
             load_config({"home": tmp_path}, {})
+
+
+@pytest.mark.parametrize("name", ["vision", "Lab-2.b_c", "7", "g" * 63])
+def test_a_board_can_name_every_group_that_the_settings_admit(name: str) -> None:
+    check_groups({name: ["alice"]})
+    assert BoardProfile(access=name).access == name
+
+
+@pytest.mark.parametrize("name", ["no group", "-vision", "gruppe ä", "ü", "a/b", "", "g" * 64])
+def test_the_settings_refuse_a_group_that_no_board_can_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"access group .*letters, digits"):
+        check_groups({name: ["alice"]})
+    file = tmp_path / "latfarm.toml"
+    file.write_text(f'[access_groups]\n"{name}" = ["alice"]\n')
+    with pytest.raises(UsageError, match="letters, digits"):
+        load_config({"home": tmp_path}, {})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from latfarm_controller.platform_name import PlatformName, did_you_mean, differing, nearest
+from latfarm_controller.platform_name import PlatformName, differing, nearest, platform_hint
 
 KNOWN = (
     "local-onnxruntime1.31-fp32-1t",
@@ -30,6 +30,6 @@ def test_the_nearest_name_has_the_most_equal_parts() -> None:
     assert nearest("jetson-orin-tensorrt8.5-fp16", KNOWN) == KNOWN[2]
     assert nearest("anything", []) == ""
     assert differing("local-onnxruntime1.30-fp32-1t", KNOWN[0]) == ("version",)
-    told = did_you_mean("local-onnxruntime1.30-int8-1t", KNOWN)
+    told = platform_hint("local-onnxruntime1.30-int8-1t", KNOWN)
     assert told == f"; did you mean {KNOWN[0]} (it differs in its version and dtype)?"
-    assert did_you_mean("local-*", KNOWN) == did_you_mean("x", []) == ""
+    assert platform_hint("local-*", KNOWN) == platform_hint("x", []) == ""

@@ -21,7 +21,7 @@ from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import AgentError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
-from latfarm_controller.platform_name import did_you_mean
+from latfarm_controller.platform_name import platform_hint
 
 logger = logging.getLogger(__name__)
 
@@ -380,7 +380,7 @@ def unknown_platform(platform: str, views: Sequence[BoardView]) -> str:
     known = sorted({p.name for view in views if view.info for p in view.info.platforms})
     silent = [f"{view.entry.name} ({view.error})" for view in views if view.error]
     text = f"unknown platform {platform!r}; known: {_some(known, ', ')}"
-    text += did_you_mean(platform, known) or hint(platform, known)
+    text += platform_hint(platform, known) or hint(platform, known)
     if not views:
         return f"{text}; there is no board: latfarm boards add NAME HOST:PORT"
     return f"{text}; not reachable: {_some(silent, '; ')}" if silent else text

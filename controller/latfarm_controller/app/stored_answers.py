@@ -14,7 +14,7 @@ from latfarm_predictors.measurement import PUBLISH
 
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.errors import NotMeasuredError, UsageError
-from latfarm_controller.platform_name import did_you_mean
+from latfarm_controller.platform_name import platform_hint
 from latfarm_controller.store.base import AnswerQuery, Store
 from latfarm_controller.training.bundle_notes import NewestNotes
 
@@ -74,7 +74,7 @@ def nothing_stored(question: Question, known: Sequence[str]) -> Exception:
         listed = ", ".join(known[:20]) or "none"
         return UsageError(
             f"unknown platform {question.platform!r}; known: {listed}"
-            + did_you_mean(question.platform, known)
+            + platform_hint(question.platform, known)
         )
     name = question.graph.name if question.graph is not None else question.graph_hash
     return NotMeasuredError(

@@ -184,7 +184,7 @@ def check_group(group: str) -> None:
     Raises:
         UsageError: it is not, or its name is malformed; names the groups that are.
     """
-    from latfarm_controller.board_profile import checked_group
+    from latfarm_controller.access_groups import checked_group
     from latfarm_controller.config import load_config
     from latfarm_controller.errors import UsageError
     from latfarm_controller.home import CONFIG_FILE
