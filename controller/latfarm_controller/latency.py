@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import SlowCore
 
-from latfarm_controller.app.question import Found, Question
+from latfarm_controller.app.question import ANY_ANSWER, Found, Question
+from latfarm_controller.app.question import QueryOptions as QueryOptions
 from latfarm_controller.config import ControllerConfig, load_config
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.platform_name import as_asked
@@ -78,33 +79,6 @@ class LatencyAnswer:
     repeats: tuple[Measurement, ...] = ()
     origin: dict[str, str] | None = None
     error: Exception | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueryOptions:
-    """What answers a question, and how a missing answer is measured; see `Question`.
-
-    Attributes:
-        tier: "": any stored answer will do, and a measurement is as thorough as for a publication;
-            "survey": any stored answer, and a measurement takes seconds; "publish": only what was
-            measured for a publication.
-        refresh: measure even if the store has an answer.
-        energy: the energy of an inference is asked for, too.
-        max_age_s: oldest stored answer that will do, in seconds; 0: of any age.
-        measure: whether a board may be asked.
-        repeat: how many times to measure.
-        foreign: whether measurements of other farms may answer.
-        tags: if a board is asked, it must have all of these tags.
-    """
-
-    tier: str = ""
-    refresh: bool = False
-    energy: bool = False
-    max_age_s: float = 0.0
-    measure: bool = True
-    repeat: int = 1
-    foreign: bool = False
-    tags: tuple[str, ...] = ()
 
 
 def query(
@@ -225,15 +199,14 @@ class LatencyDatabase:
         platforms: Sequence[str],
         *,
         batch_size: int = 0,
-        options: QueryOptions | None = None,
+        options: QueryOptions = ANY_ANSWER,
     ) -> Iterator[LatencyAnswer]:
         """The latencies of networks on platforms, each as soon as it is there.
 
         Where no board is asked, only `TOGETHER` networks are held at a time.
         """
-        chosen = options or QueryOptions()
-        asked = asked_of(models, platforms, batch_size, chosen)
-        while batch := list(islice(asked, None if chosen.measure else TOGETHER)):
+        asked = asked_of(models, platforms, batch_size, options)
+        while batch := list(islice(asked, None if options.measure else TOGETHER)):
             names: list[str] = []
             questions: list[Question] = []
             for name, platform, question in batch:
@@ -359,17 +332,7 @@ def asked_of(
 
 def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:
     """The question about a network on a platform."""
-    return replace(
-        Question.about(as_asked(graph, platform), platform),
-        tier=options.tier,
-        refresh=options.refresh,
-        energy=options.energy,
-        max_age_s=options.max_age_s,
-        measure=options.measure,
-        repeat=options.repeat,
-        foreign=options.foreign,
-        tags=tuple(options.tags),
-    )
+    return Question.about(as_asked(graph, platform), platform, options)
 
 
 def answer_of(name: str, question: Question, end: Found | Exception) -> LatencyAnswer:

@@ -5,7 +5,7 @@ This module imports little, because every command that asks a question needs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.equivalences import network_hash_of
@@ -24,21 +24,19 @@ from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.store.base import FOREIGN
 
 TIERS = ("", "survey", "publish")
-"""Tiers of a question. Empty: any stored answer will do, and what is measured is for publication;
-survey: any stored answer, and a survey is measured; publish: only what is for publication."""
+"""Tiers of a question; see `QueryOptions`."""
 MOST_REPEATS = 100
 """The largest number of measurements that one question may ask for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """How long does a network take on a platform?
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """What answers a question, and how a missing answer is measured.
 
     Attributes:
-        platform: the platform.
-        graph_hash: exact hash of the network's graph.
-        network_hash: hash that all exports of the network share; empty: not known.
-        tier: one of `TIERS`.
+        tier: "": any stored answer will do, and a measurement is as thorough as for a publication;
+            "survey": any stored answer, and a measurement takes seconds; "publish": only what was
+            measured for a publication.
         refresh: measure even if the store has an answer.
         energy: the energy of an inference is asked for, too.
         max_age_s: oldest stored answer that will do, in seconds; 0: of any age.
@@ -46,13 +44,8 @@ class Question:
         repeat: how many times to measure; more than once: measure even if the store has an answer.
         foreign: whether measurements of other farms may answer.
         tags: if a board is asked, it must have all of these tags.
-        user: who asks, as the audit log names actors; a board that is asked must be for them.
-        graph: the network; None where only its hashes were sent.
     """
 
-    platform: str
-    graph_hash: str
-    network_hash: str = ""
     tier: str = ""
     refresh: bool = False
     energy: bool = False
@@ -61,13 +54,38 @@ class Question:
     repeat: int = 1
     foreign: bool = False
     tags: tuple[str, ...] = ()
+
+
+ANY_ANSWER = QueryOptions()
+"""Any stored answer will do, and a board measures what the store does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question(QueryOptions):
+    """How long does a network take on a platform?
+
+    The options of a question are its attributes, too.
+
+    Attributes:
+        platform: the platform.
+        graph_hash: exact hash of the network's graph.
+        network_hash: hash that all exports of the network share; empty: not known.
+        user: who asks, as the audit log names actors; a board that is asked must be for them.
+        graph: the network; None where only its hashes were sent.
+    """
+
+    platform: str
+    graph_hash: str
+    network_hash: str = ""
     user: str = ""
     graph: Graph | None = field(default=None, compare=False)
 
     @staticmethod
-    def about(graph: Graph, platform: str) -> Question:
+    def about(graph: Graph, platform: str, options: QueryOptions = ANY_ANSWER) -> Question:
         """The question about a network that is at hand. Its hashes are computed here."""
-        return Question(platform, hash_of(graph), network_hash_of(graph), graph=graph)
+        given = {each.name: getattr(options, each.name) for each in fields(QueryOptions)}
+        given["tags"] = tuple(options.tags)
+        return Question(platform, hash_of(graph), network_hash_of(graph), graph=graph, **given)
 
     @property
     def settings(self) -> Settings:

@@ -146,12 +146,6 @@ def measurement_table(
     return _table(columns, MEASUREMENT_COLUMNS)
 
 
-def plain_table(measurements: Iterable[Measurement]) -> Any:
-    """Measurements as an Arrow table without the columns `seq` and `campaign_id`."""
-    table = measurement_table((0, "", measurement) for measurement in measurements)
-    return table.drop_columns(["seq", "campaign_id"])
-
-
 def measurement_from_row(row: Sequence[Any]) -> Measurement:
     """The measurement in a row with the columns READ_COLUMNS."""
     plain = dict(zip(_PLAIN, row, strict=False))

@@ -8,14 +8,10 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import duckdb
-from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.slow_core import SlowCore
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
@@ -36,8 +32,6 @@ FORMATS: Mapping[str, str] = {
 }
 MANIFEST = "manifest.json"
 """File in a snapshot with the version of the schema and the number of rows of each table."""
-BATCH_ROWS = 10_000
-"""How many measurements are written at a time."""
 
 Copy = Callable[[str], int]
 """Runs a COPY statement, and returns the number of rows written."""
@@ -97,50 +91,6 @@ def export_all(copy: Copy, folder: Path, schema_version: int) -> dict[str, int]:
         raise StoreError(f"{folder}: cannot write the snapshot: {error}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return rows
-
-
-def write_measurements(path: Path, measurements: Iterable[Measurement]) -> int:
-    """Write measurements that a controller sent to a file; returns the number of rows.
-
-    The columns are those of the store's table, without `seq` and `campaign_id`. Behind them stand
-    the latency corrected for the core's slowdown as the controller told it, and as timed.
-
-    Args:
-        path: the file; its suffix says the format.
-        measurements: what to write.
-
-    Raises:
-        UsageError: the suffix is unknown.
-        StoreError: the file cannot be written.
-    """
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    from latfarm_controller.store.rows import plain_table
-
-    def table_of(batch: list[Measurement]) -> Any:
-        told = [SlowCore.told_by(m).latency(m) for m in batch]
-        table = plain_table(batch)
-        for name in ("corrected_ms", "timed_ms"):
-            values = [None if each is None else getattr(each, name) for each in told]
-            table = table.append_column(name, pa.array(values, pa.float64()))
-        return table
-
-    writers = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
-    make_writer = writers.get(path.suffix.lower())
-    if make_writer is None:
-        raise UsageError(f"{path}: the suffix says the format; known are: {', '.join(FORMATS)}")
-    rows = 0
-    source = iter(measurements)
-    _make_folder(path.parent)
-    try:
-        with written_whole(path) as part, make_writer(part, table_of([]).schema) as writer:
-            while batch := list(islice(source, BATCH_ROWS)):
-                writer.write_table(table_of(batch))
-                rows += len(batch)
-    except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"{path}: cannot be written: {error}") from error
     return rows
 
 

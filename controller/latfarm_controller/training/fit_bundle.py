@@ -19,7 +19,7 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.training.data_revision import KEY, DataRevision, RowChanges
 from latfarm_controller.training.energy import fit_energy
 from latfarm_controller.training.foreign_rows import NO_FOREIGN, ForeignNetworks
-from latfarm_controller.training.insight_trial import InsightWays, choose_way
+from latfarm_controller.training.insight_trial import InsightWays, choose_way, samples_of
 from latfarm_controller.training.pooling import other_scores
 from latfarm_controller.training.training_set import TrainingSet
 from latfarm_controller.zoo.families import lineage_of
@@ -161,24 +161,16 @@ def _fit(
     """
     from latfarm_predictors.bundle import load_bundle
     from latfarm_predictors.predict.earlier_fit import EarlierFit
-    from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
+    from latfarm_predictors.predict.fitting import fit_predictor
 
     earlier = None
     parent = inputs.parent
     if parent is not None and not parent.changes.setting:
         earlier = EarlierFit(load_bundle(parent.path), parent.changes.families)
     with _one_thread():
-        samples = PlatformSamples(
-            data.platform,
-            data.rules,
-            data.kernels,
-            [replace(each, family=lineage_of(each.graph.name)) for each in data.networks],
-            call_overhead_ms=data.call_overhead_ms,
-            transfer_ms_per_mb=data.transfer_ms_per_mb,
-            places=data.places,
-        )
+        families = [replace(each, family=lineage_of(each.graph.name)) for each in data.networks]
         predictor = fit_predictor(
-            samples,
+            samples_of(replace(data, networks=families)),
             seed=inputs.seed,
             on_progress=on_progress,
             sibling=sibling,

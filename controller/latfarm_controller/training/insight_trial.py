@@ -127,12 +127,35 @@ def choose_way(ways: InsightWays, seed: int = 0) -> tuple[TrainingSet, InsightTr
 
     if ways.settled:
         return ways.tried[ways.own], InsightTrial(ways.own, ways.settled)
-    errors = {basis: left_out_errors(_samples(data), seed) for basis, data in ways.tried.items()}
+    errors = {
+        basis: left_out_errors(samples_of(data, placed=False), seed)
+        for basis, data in ways.tried.items()
+    }
     known = {basis: found for basis, found in errors.items() if found is not None}
     trial = judge(ways.own, known)
     platform = ways.tried[ways.own].platform
     _log.info("%s: kernel times rest on %s (%s)", platform, trial.chosen, trial.reason)
     return ways.tried[trial.chosen], trial
+
+
+def samples_of(data: TrainingSet, *, placed: bool = True) -> PlatformSamples:
+    """What the predictor of latencies is fitted to.
+
+    Args:
+        data: all that a campaign gives to learn from.
+        placed: whether the effect of a kernel's neighbours is learned, too.
+    """
+    from latfarm_predictors.predict.fitting import PlatformSamples
+
+    return PlatformSamples(
+        data.platform,
+        data.rules,
+        data.kernels,
+        data.networks,
+        call_overhead_ms=data.call_overhead_ms,
+        transfer_ms_per_mb=data.transfer_ms_per_mb,
+        places=data.places if placed else (),
+    )
 
 
 def told_basis(provenance: Mapping[str, Any], campaign_id: str) -> Basis | None:
@@ -205,16 +228,3 @@ def _offers(data: TrainingSet, basis: Basis) -> bool:
 def _same(one: TrainingSet, other: TrainingSet) -> bool:
     """Whether two training sets have the same times."""
     return one.transfer_ms_per_mb == other.transfer_ms_per_mb and one.kernels == other.kernels
-
-
-def _samples(data: TrainingSet) -> PlatformSamples:
-    from latfarm_predictors.predict.fitting import PlatformSamples
-
-    return PlatformSamples(
-        data.platform,
-        data.rules,
-        data.kernels,
-        data.networks,
-        call_overhead_ms=data.call_overhead_ms,
-        transfer_ms_per_mb=data.transfer_ms_per_mb,
-    )

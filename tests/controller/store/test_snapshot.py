@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from latfarm_controller.errors import AgentLostError, StoreError, UsageError
+from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_controller.store.snapshot import write_measurements
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 
@@ -70,36 +69,6 @@ def test_what_cannot_be_exported(filled: DuckDBStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot"):
         filled.export(tmp_path / "file" / "m.csv")
     assert sorted(path.name for path in tmp_path.glob("m.*")) == []
-
-
-def test_measurements_from_elsewhere_are_written_with_the_same_columns(
-    filled: DuckDBStore, tmp_path: Path
-) -> None:
-    filled.export(tmp_path / "whole.parquet")
-    whole = pq.read_table(tmp_path / "whole.parquet").drop_columns(["seq", "campaign_id"])
-    told = filled.campaign_measurements("c").values()
-    assert write_measurements(tmp_path / "m.parquet", iter(told)) == 8
-    written = pq.read_table(tmp_path / "m.parquet")
-    assert written.column_names[-2:] == ["corrected_ms", "timed_ms"]
-    assert written.drop_columns(["corrected_ms", "timed_ms"]).to_pylist() == whole.to_pylist()
-    latencies = [m.latency_ms for m in told]
-    assert written.column("corrected_ms").to_pylist() == latencies, "nothing was learned here"
-    assert write_measurements(tmp_path / "m.csv", told) == 8
-    with (tmp_path / "m.csv").open(newline="") as file:
-        assert [row["request_id"] for row in csv.DictReader(file)] == [m.request_id for m in told]
-    assert write_measurements(tmp_path / "none.csv", []) == 0
-    with pytest.raises(UsageError, match="suffix"):
-        write_measurements(tmp_path / "m.txt", told)
-
-
-def test_a_failing_source_leaves_no_file(tmp_path: Path, make_measurement: MakeMeasurement) -> None:
-    def source() -> Iterator[Measurement]:
-        yield make_measurement()[0]
-        raise AgentLostError("gone")
-
-    with pytest.raises(AgentLostError):
-        write_measurements(tmp_path / "m.parquet", source())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_snapshot_holds_all_tables_and_replaces_only_a_snapshot(
