@@ -253,7 +253,7 @@ TORCH ?= torch
 	@touch $@
 
 bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
-	@$(BIN)/python benchmarks/pool.py $(BENCH_FLAGS)
+	@$(BIN)/python -m benchmarks.pool $(BENCH_FLAGS)
 
 bench-predict: setup ## how many networks a second a core predicts, and how long one takes
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/predict_speed.py --write benchmarks/predict_speed.json $(BENCH_FLAGS)

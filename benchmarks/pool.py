@@ -5,7 +5,7 @@ simulated runtime takes real time to measure. The campaign uses the whole system
 builders and board shard on Ray, agent, and the DuckDB store. The figures are written into
 `pool.json` beside this file.
 
-Usage: `make bench-pool`, or `python benchmarks/pool.py --measure-ms 50 500 --boards 1 2 4 8`.
+Usage: `make bench-pool`, or `python -m benchmarks.pool --measure-ms 50 500 --boards 1 2 4 8`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,16 @@ from typing import Any
 
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
-from latfarm_predictors.graph.builder import GraphBuilder
-from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.measurement import Measurement, Settings
+from latfarm_predictors.measurement import Measurement
 
-QUICK = Settings(
-    sessions=1, warmup_runs=1, warmup_ms=0.0, min_runs=3, max_runs=3, max_ms=1.0, precision=0.0
-)
-"""How each request is measured: as quickly as possible."""
+from benchmarks.small_convolutions import CountingCampaign, conv_request
+
 REQUESTS = {50: 640}
 """Number of requests, by the duration of a measurement in ms."""
 DEFAULT_REQUESTS = 160
@@ -46,15 +42,14 @@ JOIN_S = 60.0
 """Longest time in seconds until all boards have joined the pool."""
 
 
-class Flat:
+class Flat(CountingCampaign):
     """A campaign whose requests are all known from the start."""
 
     kind = "flat"
 
     def __init__(self, requests: Sequence[MeasurementRequest]) -> None:
+        super().__init__(len(requests))
         self._left = list(requests)
-        self._total = len(requests)
-        self._told = 0
 
     def ask(self, count: int) -> list[MeasurementRequest]:
         """The next requests."""
@@ -66,27 +61,7 @@ class Flat:
         for measurement in measurements:
             if not measurement.ok:
                 raise RuntimeError(f"{measurement.error_code} {measurement.error_message}")
-        self._told += len(measurements)
-
-    @property
-    def done(self) -> bool:
-        """Whether all requests are answered."""
-        return self._told == self._total
-
-    def progress(self) -> Progress:
-        """How many requests are answered."""
-        return Progress("measuring", self._told, self._total)
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Nothing, since nothing is looked for."""
-        return {}
-
-
-def conv_graph(channels: int, width: int) -> Graph:
-    """A small convolution; other numbers give another graph, which was not built before."""
-    builder = GraphBuilder(f"conv{channels}x{width}")
-    x = builder.input((1, 8, width, width))
-    return builder.build([builder.relu(builder.conv(x, channels, 3))])
+        self.told += len(measurements)
 
 
 def start_agents(
@@ -117,10 +92,7 @@ async def measure(
     farm: Farm, store: DuckDBStore, platform: str, measure_ms: int, boards: int, count: int
 ) -> dict[str, float]:
     """Run one campaign on the boards that are connected now; gives its figures."""
-    requests = [
-        MeasurementRequest(conv_graph(index + 1, 8 + boards), platform, "bench", QUICK)
-        for index in range(count)
-    ]
+    requests = [conv_request(index + 1, 8 + boards, platform) for index in range(count)]
     campaign_id = f"{platform}-{boards}"
     record = CampaignRecord(campaign_id, campaign_id, "flat", platform)
     started_s = time.perf_counter()

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.outside import LIMITS
-from latfarm_controller.campaigns.base import MeasurementRequest, Progress
+from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.farm.boards.interfaces import FarmBackend
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -41,7 +41,7 @@ from latfarm_protos.trust.identity import AGENT, OPERATOR
 from benchmarks.farm.agents import HOST, authority_in
 from benchmarks.farm.boards import PLATFORM
 from benchmarks.farm.figures import utilisation
-from benchmarks.pool import QUICK, conv_graph
+from benchmarks.small_convolutions import CountingCampaign, conv_request
 
 JOIN_S = 300.0
 """Longest time in seconds until all boards have joined."""
@@ -67,7 +67,7 @@ class TimedScheduler:
         return call
 
 
-class FarmCampaign:
+class FarmCampaign(CountingCampaign):
     """Asks for small convolutions, each a model of its own, made when it is asked for.
 
     Args:
@@ -77,9 +77,8 @@ class FarmCampaign:
     kind = "farm-bench"
 
     def __init__(self, total: int) -> None:
-        self._total = total
+        super().__init__(total)
         self._asked = 0
-        self._told = 0
         self.failures = 0
         self.asking_s = 0.0
         self.starts_s: list[float] = []
@@ -87,11 +86,9 @@ class FarmCampaign:
     def ask(self, count: int) -> list[MeasurementRequest]:
         """The next requests; the CPU time that they take is counted."""
         began_s = time.thread_time()
-        until = min(self._total, self._asked + count)
+        until = min(self.total, self._asked + count)
         asked = [
-            MeasurementRequest(
-                conv_graph(index % 256 + 1, 8 + index // 256), PLATFORM, "bench", QUICK
-            )
+            conv_request(index % 256 + 1, 8 + index // 256, PLATFORM)
             for index in range(self._asked, until)
         ]
         for request in asked:
@@ -102,25 +99,12 @@ class FarmCampaign:
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         """Note when each measurement started on its board."""
-        self._told += len(measurements)
+        self.told += len(measurements)
         for measurement in measurements:
             if measurement.ok:
                 self.starts_s.append(measurement.measured_at_s)
             else:
                 self.failures += 1
-
-    @property
-    def done(self) -> bool:
-        """Whether all requests are answered."""
-        return self._told == self._total
-
-    def progress(self) -> Progress:
-        """How many requests are answered."""
-        return Progress("measuring", self._told, self._total)
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Nothing, since nothing is looked for."""
-        return {}
 
 
 class FirstResult(FarmObserver):
