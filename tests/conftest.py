@@ -31,6 +31,31 @@ for profile, repeatable in (("repeatable", True), ("random", False)):
 settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # runs before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share a fixture of their module or class in one worker process.
+
+    Otherwise every worker process would set this fixture up. A group that a test names itself is
+    kept.
+    """
+    for item in items:
+        sharers = _sharers(item)
+        if sharers and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(sharers))
+
+
+def _sharers(item: pytest.Item) -> str:
+    """The module or class whose tests share a fixture with this one; empty: it shares none."""
+    known = getattr(item, "_fixtureinfo", None)
+    if known is None or item.parent is None:
+        return ""
+    scopes = {found[-1].scope for found in known.name2fixturedefs.values() if found}
+    if "module" in scopes:
+        module = item.getparent(pytest.Module)
+        return "" if module is None else module.nodeid
+    return item.parent.nodeid if "class" in scopes else ""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start the guard before any test starts a process."""
     guard = leftovers.start_guard()

@@ -24,13 +24,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+from latfarm_predictors.graph.graph import Graph
+
 from latfarm_controller.app.estimating import (
     DEFAULT_COVERAGE,
     AskedEstimate,
     EstimateEnd,
-    MissedCandidate,
     PredictedLatency,
     Predictors,
+    neither,
 )
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import load_config
@@ -187,17 +189,22 @@ class Estimator:
                 yield place, question
             else:
                 sound.append((place, question))
-        missed: list[MissedCandidate] = []
-        reasons: dict[int, Exception] = {}
+        missed: dict[str, list[tuple[int, Graph, Exception]]] = {}
         for index, end in self._database.ask([question for _, question in sound]):
             place, question = sound[index]
             graph = question.graph
             if self._predict and isinstance(end, NotMeasuredError) and graph is not None:
-                missed.append(MissedCandidate(place, question, graph, self._coverage))
-                reasons[place] = end
+                missed.setdefault(question.platform, []).append((place, graph, end))
             else:
                 yield place, end
-        yield from self._predictors.ends(missed, lambda each: reasons[each.place])
+        for platform, together in missed.items():
+            graphs = [graph for _, graph, _ in together]
+            answers = self._predictors.predict(platform, graphs, self._coverage)
+            for (place, _, error), answer in zip(together, answers, strict=True):
+                if isinstance(answer, Exception):
+                    yield place, neither(error, answer)
+                else:
+                    yield place, PredictedLatency.of(answer)
 
 
 def _estimate(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -332,7 +332,13 @@ def asked_of(
 
 def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:
     """The question about a network on a platform."""
-    return Question.about(as_asked(graph, platform), platform, options)
+    return with_options(Question.about(as_asked(graph, platform), platform), options)
+
+
+def with_options(question: Question, options: QueryOptions) -> Question:
+    """A question with what answers it."""
+    given = {each.name: getattr(options, each.name) for each in fields(QueryOptions)}
+    return replace(question, **{**given, "tags": tuple(options.tags)})
 
 
 def answer_of(name: str, question: Question, end: Found | Exception) -> LatencyAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,27 @@ pytest.importorskip("jinja2", reason="jinja2 renders the templates: make setup-f
 CASES = Path(__file__).with_name("rules_test.yml")
 NAMES = ("latfarm.rules.yml", "latfarm.alerts.yml")
 TEMPLATES = ("rules.yml.j2", "alerts.yml.j2")
+
+
+def cases(about: str = "") -> dict[str, str]:
+    """Files of cases for promtool, by their names: one for each pause between two samples.
+
+    promtool evaluates all rules again and again until the last moment that a case asks about. So a
+    case that lasts a day is evaluated as often as it has samples, and not every 15 seconds.
+
+    Args:
+        about: the name of an alert, if only the cases that name it are wanted.
+    """
+    head, *each = re.split(r"^  (?=- name: )", CASES.read_text(), flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    for case in each:
+        pause = re.search(r"^    interval: (\w+)$", case, re.MULTILINE)
+        assert pause is not None, case
+        if about in case:
+            usual = re.sub(r"(?<=evaluation_interval: )\w+", pause[1], head)
+            name = f"every_{pause[1]}.yml"
+            found[name] = found.get(name, usual) + f"  {case}"
+    return found
 
 
 @pytest.fixture
@@ -36,16 +58,26 @@ def promtool(folder: Path, *words: str) -> None:
 
 
 def test_the_rules_do_what_they_say(rules: Path) -> None:
-    shutil.copy(CASES, rules)
-    promtool(rules, "test", "rules", CASES.name)
+    files = cases()
+    assert set(files) == {"every_15s.yml", "every_1m.yml", "every_10m.yml"}
+    assert sum(text.count("- name: ") for text in files.values()) == CASES.read_text().count(
+        "- name: "
+    )
+    for name, text in files.items():
+        (rules / name).write_text(text)
+    promtool(rules, "test", "rules", *files)
 
 
 def test_a_wrong_threshold_is_noticed(rules: Path) -> None:
-    shutil.copy(CASES, rules)
+    files = cases("LatfarmBoardDrift")
+    assert len(files) == 1
+    for name, text in files.items():
+        (rules / name).write_text(text)
+    promtool(rules, "test", "rules", *files)
     wrong = render("alerts.yml.j2", {"prometheus_drift_ratio": 0.5})
     (rules / "latfarm.alerts.yml").write_text(wrong)
     with pytest.raises(AssertionError, match="LatfarmBoardDrift"):
-        promtool(rules, "test", "rules", CASES.name)
+        promtool(rules, "test", "rules", *files)
 
 
 def test_prometheus_takes_the_configuration(rules: Path) -> None:

@@ -6,7 +6,7 @@ with it in the process of the caller. Both run in threads: nothing here needs an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,23 +88,6 @@ EstimateEnd = Found | PredictedLatency | GraphNeeded | Exception
 """How one candidate among many ends; an error is the end of that candidate alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class MissedCandidate:
-    """A candidate that the store does not know, and that is to be predicted.
-
-    Attributes:
-        place: the number that the caller gave it.
-        question: the network and the platform.
-        graph: the network, which the question has, too.
-        coverage: share of cases in which the latency shall lie in the interval.
-    """
-
-    place: int
-    question: Question
-    graph: Graph
-    coverage: float
-
-
 class Predictors:
     """Predicts from the bundles in use; each is loaded once and kept. Not thread-safe.
 
@@ -133,30 +116,6 @@ class Predictors:
             return [predictor] * len(graphs)
         return _each(predictor, graphs, coverage)
 
-    def ends(
-        self,
-        candidates: Iterable[MissedCandidate],
-        missed: Callable[[MissedCandidate], Exception],
-    ) -> Iterator[tuple[int, PredictedLatency | Exception]]:
-        """How candidates end, by their places; those of one platform are predicted together.
-
-        Args:
-            candidates: what is to be predicted.
-            missed: tells why the store has no answer; called only if there is no bundle either.
-        """
-        groups: dict[tuple[str, float], list[MissedCandidate]] = {}
-        for each in candidates:
-            groups.setdefault((each.question.platform, each.coverage), []).append(each)
-        for (platform, coverage), group in groups.items():
-            answers = self.predict(platform, [each.graph for each in group], coverage)
-            for each, answer in zip(group, answers, strict=True):
-                if isinstance(answer, UsageError):
-                    yield each.place, _neither(missed(each))
-                elif isinstance(answer, Exception):
-                    yield each.place, answer
-                else:
-                    yield each.place, PredictedLatency.of(answer)
-
 
 def _each(
     predictor: PlatformPredictor, graphs: Sequence[Graph], coverage: float
@@ -172,15 +131,15 @@ def _each(
     return [*_each(predictor, first, coverage), *_each(predictor, last, coverage)]
 
 
-def _neither(missed: Exception) -> Exception:
+def neither(missed: Exception, no_bundle: Exception) -> Exception:
     """Why there is neither a measurement nor a prediction of a network.
 
     Args:
-        missed: why the store has no answer: the network was not measured, or the platform is not
-            known.
+        missed: the error that the store answered with.
+        no_bundle: why there is no prediction.
     """
-    if not isinstance(missed, NotMeasuredError):
-        return missed
+    if not isinstance(no_bundle, UsageError):
+        return no_bundle
     text = str(missed).split("; leave out", 1)[0]
     return NotMeasuredError(
         f"{text}, and no bundle of the platform predicts it; make one with latfarm characterize, "
@@ -219,7 +178,7 @@ class Estimating:
                 sound.append((each, _checked(each)))
             except ALONE as error:
                 ended.append((each.place, error))
-        missed: list[MissedCandidate] = []
+        missed: dict[tuple[str, float], list[tuple[int, Question, Graph]]] = {}
         for (each, question), found in zip(sound, self._find(sound), strict=True):
             if found is not None:
                 ended.append((each.place, found))
@@ -228,8 +187,13 @@ class Estimating:
             elif question.graph is None:
                 ended.append((each.place, GraphNeeded()))
             else:
-                missed.append(MissedCandidate(each.place, question, question.graph, each.coverage))
-        ended.extend(self._predictors.ends(missed, lambda each: self._nothing(each.question)))
+                key = question.platform, each.coverage
+                missed.setdefault(key, []).append((each.place, question, question.graph))
+        for (platform, coverage), together in missed.items():
+            graphs = [graph for _, _, graph in together]
+            answers = self._predictors.predict(platform, graphs, coverage)
+            for (place, question, _), answer in zip(together, answers, strict=True):
+                ended.append((place, self._predicted(question, answer)))
         return ended
 
     def _find(
@@ -243,6 +207,15 @@ class Estimating:
             if len(sound) == 1:
                 return [error]
         return [found for each in sound for found in self._find([each])]
+
+    def _predicted(self, question: Question, answer: Answer | Exception) -> EstimateEnd:
+        """How a candidate ends that the store does not know."""
+        if not isinstance(answer, Exception):
+            return PredictedLatency.of(answer)
+        if isinstance(answer, UsageError):
+            missed = self._nothing(question)
+            return neither(missed, answer) if isinstance(missed, NotMeasuredError) else missed
+        return answer
 
     def _nothing(self, question: Question) -> Exception:
         """Why the store has no answer: it was not measured, or the platform is unknown."""

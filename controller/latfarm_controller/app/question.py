@@ -5,7 +5,7 @@ This module imports little, because every command that asks a question needs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.equivalences import network_hash_of
@@ -81,11 +81,9 @@ class Question(QueryOptions):
     graph: Graph | None = field(default=None, compare=False)
 
     @staticmethod
-    def about(graph: Graph, platform: str, options: QueryOptions = ANY_ANSWER) -> Question:
+    def about(graph: Graph, platform: str) -> Question:
         """The question about a network that is at hand. Its hashes are computed here."""
-        given = {each.name: getattr(options, each.name) for each in fields(QueryOptions)}
-        given["tags"] = tuple(options.tags)
-        return Question(platform, hash_of(graph), network_hash_of(graph), graph=graph, **given)
+        return Question(platform, hash_of(graph), network_hash_of(graph), graph=graph)
 
     @property
     def settings(self) -> Settings:
