@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
@@ -23,11 +23,8 @@ from latfarm_predictors.gnn.kernel_graph import KernelSum
 from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile
-from latfarm_predictors.kernels.context import marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
-from latfarm_predictors.kernels.reuse import spills_of
-from latfarm_predictors.kernels.workload import workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import (
@@ -49,11 +46,7 @@ from latfarm_predictors.predict.answer import SUM, Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
-from latfarm_predictors.predict.kernel_estimates import (
-    estimate,
-    estimate_placed,
-    estimate_reused,
-)
+from latfarm_predictors.predict.kernel_estimator import KernelEstimator
 from latfarm_predictors.predict.sum_corrector import SUM_GP, SumCorrector
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
@@ -256,16 +249,7 @@ class PlatformPredictor:
 
     def _figures(self, graph: Graph) -> NetworkFigures:
         """See `figures`."""
-        parts = find_parts(graph, self.rules)
-        rows = workloads_of(graph, parts)
-        if self.reuse is not None:
-            spills = spills_of(graph, parts)
-            found = estimate_reused(self.models, self.measured, self.reuse, rows, spills)
-        elif self.context is None:
-            found = estimate(self.models, self.measured, rows)
-        else:
-            marks = marks_of(graph, parts)
-            found = estimate_placed(self.models, self.measured, self.context, rows, marks)
+        found = self._estimator.of_network(graph, find_parts(graph, self.rules))
         return self.sums(found, boundary_mb(graph))
 
     def sums(self, estimates: KernelEstimates, moved_mb: float) -> NetworkFigures:
@@ -340,15 +324,14 @@ class PlatformPredictor:
         small_ms = _SMALL_CALLS * self.call_overhead_ms or _SMALL_MS
         return {"overhead_ms": self.fixed_ms(moved_mb), "small_ms": small_ms}
 
+    @property
+    def _estimator(self) -> KernelEstimator:
+        return KernelEstimator(self.models, self.measured, self.context, self.reuse)
+
     @cached_property
     def _book(self) -> KernelBook:
-        if self.reuse is not None:
-            spilled = partial(estimate_reused, self.models, self.measured, self.reuse)
-            return KernelBook(self.rules, spilled, self.cold, spills_of)
-        if self.context is None:
-            return KernelBook(self.rules, partial(estimate, self.models, self.measured), self.cold)
-        in_place = partial(estimate_placed, self.models, self.measured, self.context)
-        return KernelBook(self.rules, in_place, self.cold, marks_of)
+        estimator = self._estimator
+        return KernelBook(self.rules, estimator.estimate, self.cold, estimator.places)
 
 
 @dataclass(frozen=True)
