@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +15,7 @@ from latfarm_predictors.errors import PredictorsError
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.app import campaign_names, comparison
 from latfarm_controller.app.bundle_training import TrainingStoppedError, trained_bundle
+from latfarm_controller.app.campaign_records import CampaignRecords
 from latfarm_controller.app.patient_run import (
     CANCELLED,
     INTERRUPTED,
@@ -31,7 +31,6 @@ from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
-from latfarm_controller.nearest_names import hint
 from latfarm_controller.store.base import CampaignRecord, Store
 from latfarm_controller.training import bundles
 
@@ -78,14 +77,12 @@ class CampaignRuns:
         self._bundles_dir = bundles_dir
         self._spools = spools
         self._unattended = False
-        self._records: dict[str, CampaignRecord] = {}
+        self._records = CampaignRecords(store)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, PatientRun] = {}
         self._cancels: dict[str, asyncio.Event] = {}
         self._ends: dict[str, str] = {}  # the states that people asked for
         self._platforms: dict[str, tuple[str, ...]] = {}  # of the campaigns that are not finished
-        self._changed = asyncio.Condition()
-        self._tellers: set[asyncio.Future[None]] = set()
         self._closing = False
         for record in store.campaigns():
             # The process that ran it is gone, because this one holds the lock.
@@ -124,7 +121,7 @@ class CampaignRuns:
         config = campaign_names.asked_config(config)
         await asyncio.to_thread(make_campaign, kind, platform, config)  # raises an error early
         key = campaign_names.campaign_id(kind, platform, config, name)
-        known = self._known(key)
+        known = self._records.find(key)
         owner = user if known is None else known.config.get(STARTED_BY, user)
         config = {**config, STARTED_BY: owner}
         choice = campaign_names.choice_of(config)
@@ -133,7 +130,7 @@ class CampaignRuns:
             config = comparison.compared(platform, config, views)
         else:
             self._pools.admitted(choice, await self._fleet.offering(platform), platform)
-        known = self._known(key)  # it may have been started meanwhile
+        known = self._records.find(key)  # it may have been started meanwhile
         if known is not None:
             return known if known.state == "done" else self._launch(known)
         record = CampaignRecord(
@@ -148,10 +145,7 @@ class CampaignRuns:
 
     async def all(self) -> list[CampaignRecord]:
         """All campaigns, newest first, without those that only answer one question."""
-        stored = await asyncio.to_thread(self._store.campaigns)
-        found = {record.campaign_id: record for record in stored} | self._records
-        shown = [record for record in found.values() if campaign_names.is_listed(record)]
-        return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
+        return await self._records.all()
 
     async def get(self, name: str) -> CampaignRecord:
         """One campaign by id or name.
@@ -159,13 +153,7 @@ class CampaignRuns:
         Raises:
             UsageError: there is none; the message names the newest ones.
         """
-        record = self._known(name)
-        if record is None or record.state == campaign_names.REMOVED:
-            known = await self.all()
-            some = ", ".join(r.campaign_id for r in known[:8]) or "none yet"
-            near = hint(name, [text for r in known for text in (r.name, r.campaign_id)])
-            raise UsageError(f"there is no campaign {name!r}; the newest are: {some}{near}")
-        return record
+        return await self._records.get(name)
 
     async def watch(self, name: str) -> AsyncIterator[CampaignRecord]:
         """The campaign now, at each change and every `WATCH_S` seconds, until it ends.
@@ -185,11 +173,9 @@ class CampaignRuns:
 
     async def _wait_for_change(self, seen: CampaignRecord) -> None:
         key = seen.campaign_id
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WATCH_S), self._changed:
-                await self._changed.wait_for(
-                    lambda: self._known(key) != seen or key not in self._tasks
-                )
+        await self._records.wait(
+            WATCH_S, lambda: self._records.find(key) != seen or key not in self._tasks
+        )
 
     async def resume(self, name: str) -> CampaignRecord:
         """Continue a campaign that was stopped.
@@ -238,7 +224,7 @@ class CampaignRuns:
         elif record.state != "done":
             record = replace(record, state=state, waiting_for="")
             await asyncio.to_thread(self._store.put_campaign, record)
-            self._show(record)
+            self._records.show(record)
             self._note_unfinished(record, tell=True)
         return await self.get(key)
 
@@ -265,27 +251,14 @@ class CampaignRuns:
             )
         record = replace(record, state=campaign_names.REMOVED)
         await asyncio.to_thread(self._store.put_campaign, record)
-        self._show(record)
+        self._records.show(record)
         return record
-
-    def _known(self, name: str) -> CampaignRecord | None:
-        if name in self._records:
-            return self._records[name]
-        named = [record for record in self._records.values() if record.name == name]
-        stored = self._store.get_campaign(name)
-        if stored is not None:
-            named.append(self._records.get(stored.campaign_id, stored))
-        return max(
-            named,
-            key=lambda record: (record.state != campaign_names.REMOVED, record.started_at_s),
-            default=None,
-        )
 
     def _launch(self, record: CampaignRecord, *, resumed: bool = True) -> CampaignRecord:
         """Start a campaign unless it runs. Nothing is awaited in between, so it starts once."""
         key = record.campaign_id
         if key in self._tasks:
-            return self._records[key]
+            return self._records.now(key)
         if self._closing:
             raise ControllerError("the controller is stopping; start the campaign again later")
         record = replace(
@@ -296,7 +269,7 @@ class CampaignRuns:
             finished_at_s=0.0,
             unattended=self._unattended,
         )
-        self._records[key] = record
+        self._records.show(record)
         self._note_unfinished(record, tell=True)
         self._cancels[key] = asyncio.Event()
         self._tasks[key] = asyncio.create_task(self._run(record, resumed), name=key)
@@ -309,21 +282,26 @@ class CampaignRuns:
             parts = PatientParts(self._store, self._driver, self._pools, record.unattended)
             cancel = self._cancels[key]
             run = PatientRun(
-                parts, record, campaign_names.scope_of(record), cancel, self._show, resumed=resumed
+                parts,
+                record,
+                campaign_names.scope_of(record),
+                cancel,
+                self._records.show,
+                resumed=resumed,
             )
             self._runs[key] = run
             record = await run.go()
             if record.kind in TRAINED and record.state == "done":
                 record = await self._train(record)
         except asyncio.CancelledError:
-            record = replace(self._records[key], state=INTERRUPTED)
+            record = replace(self._records.now(key), state=INTERRUPTED)
         except Exception as error:
             expected = isinstance(error, (ControllerError, PredictorsError, OSError))
             if not expected:
                 logger.exception("campaign %s failed", key)
             state = CANCELLED if isinstance(error, TrainingStoppedError) else "failed"
             text = str(error) or type(error).__name__
-            record = replace(self._records[key], state=state, error=text)
+            record = replace(self._records.now(key), state=state, error=text)
         if record.state == CANCELLED:
             state = INTERRUPTED if self._closing else CANCELLED
             record = replace(record, state=self._ends.get(key, state))
@@ -336,7 +314,7 @@ class CampaignRuns:
         del self._cancels[key]
         self._runs.pop(key, None)
         self._ends.pop(key, None)
-        self._show(record)
+        self._records.show(record)
         self._note_unfinished(record, tell=True)
 
     def figures(self, campaign_id: str) -> CampaignFigures:
@@ -354,10 +332,10 @@ class CampaignRuns:
     async def _train(self, record: CampaignRecord) -> CampaignRecord:
         record = replace(record, state=RUNNING, stage="training", stage_done=0, stage_total=0)
         await asyncio.to_thread(self._store.put_campaign, record)
-        self._show(record)
+        self._records.show(record)
 
         def progress(stage: str, done: int, total: int) -> None:
-            self._show(
+            self._records.show(
                 replace(record, stage=f"training: {stage}", stage_done=done, stage_total=total)
             )
 
@@ -370,20 +348,7 @@ class CampaignRuns:
             "accuracy": predictor.explain(),
             "model": entered.to_json(),
         }
-        return replace(self._records[record.campaign_id], state="done", outcome=outcome)
-
-    def _show(self, record: CampaignRecord) -> None:
-        self._records[record.campaign_id] = record
-        self._notify()
-
-    def _notify(self) -> None:
-        async def tell() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        task = asyncio.ensure_future(tell())
-        self._tellers.add(task)
-        task.add_done_callback(self._tellers.discard)
+        return replace(self._records.now(record.campaign_id), state="done", outcome=outcome)
 
     async def close(self) -> None:
         """Stop all campaigns where they are; they become interrupted and can be resumed."""
