@@ -32,7 +32,7 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
 
-from benchmarks.small_convolutions import CountingCampaign, conv_request
+from benchmarks.farm.small_convolutions import CountingCampaign, conv_request
 
 REQUESTS = {50: 640}
 """Number of requests, by the duration of a measurement in ms."""

@@ -41,7 +41,7 @@ from latfarm_protos.trust.identity import AGENT, OPERATOR
 from benchmarks.farm.agents import HOST, authority_in
 from benchmarks.farm.boards import PLATFORM
 from benchmarks.farm.figures import utilisation
-from benchmarks.small_convolutions import CountingCampaign, conv_request
+from benchmarks.farm.small_convolutions import CountingCampaign, conv_request
 
 JOIN_S = 300.0
 """Longest time in seconds until all boards have joined."""
