@@ -121,7 +121,7 @@ def _serve(
 
 def _rack(args: argparse.Namespace, parent_pid: int) -> int:
     from latfarm_agent.rack.faults import read_faults
-    from latfarm_agent.rack.rack import Rack, RackConfig, board_names
+    from latfarm_agent.rack.rack import SWITCH_S, Rack, RackConfig, board_names
     from latfarm_agent.service.lifetime import Ending
 
     faults = {}
@@ -143,6 +143,7 @@ def _rack(args: argparse.Namespace, parent_pid: int) -> int:
     try:
         if args.exit_with_parent is not None:
             ending.follow_parent(args.exit_with_parent or parent_pid)
+        sys.setswitchinterval(SWITCH_S)
         rack.start()
         # What lives as long as the process need not be visited by each collection.
         gc.collect()

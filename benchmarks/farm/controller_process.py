@@ -51,19 +51,20 @@ class ControllerProcess:
 
 @contextmanager
 def started_controller(
-    row: FarmRow, count: int, folder: Path, ray_address: str = "", *, inline: bool = False
+    row: FarmRow, seconds: float, folder: Path, ray_address: str = "", *, inline: bool = False
 ) -> Iterator[ControllerProcess]:
     """Start the controller's side; it ends with the block.
 
     Args:
         row: the row.
-        count: number of measurements.
+        seconds: how long the campaign keeps the boards busy.
         folder: of the row.
         ray_address: the cluster that it joins; empty: it starts a Ray of its own.
         inline: without Ray.
     """
     command = [sys.executable, "-m", "benchmarks.farm.controller_side", str(folder)]
-    command += [str(row.boards), str(count), str(row.measuring_ms)]
+    command += [str(row.boards), str(row.measurements(seconds)), str(row.measuring_ms)]
+    command += ["--longest-s", str(row.longest_s(seconds))]
     command += ["--inline"] if inline else []
     command += ["--ray-address", ray_address] if ray_address else []
     command += ["--dialling"] if row.link == DIALLING else []

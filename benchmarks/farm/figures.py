@@ -9,6 +9,11 @@ from typing import Any
 MOST_FOREIGN = 0.05
 """A row is invalid if other programs, or the hypervisor, took more than this share of the cores."""
 
+LONGEST_TIMES = 3.0
+"""A campaign ends that takes so many times as long as boards that are never idle would need."""
+MARGIN_S = 30.0
+"""Time in seconds that is added to that, as a short campaign has a beginning and an end, too."""
+
 PLAIN, CALLED, DIALLING = "plain", "called", "dialling"
 """How the controller reaches agents: without certificates, with them, or because they dial in."""
 
@@ -39,6 +44,11 @@ class FarmRow:
     def measurements(self, seconds: float) -> int:
         """How many measurements keep all boards busy for so many seconds, at least three each."""
         return self.boards * max(3, round(seconds * 1e3 / self.measuring_ms))
+
+    def longest_s(self, seconds: float) -> float:
+        """How long a campaign of `measurements(seconds)` may take, in seconds."""
+        busy_s = self.measurements(seconds) / self.boards * self.measuring_ms / 1e3
+        return LONGEST_TIMES * busy_s + MARGIN_S
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,8 @@ def shown(rows: Sequence[Mapping[str, Any]]) -> str:
         verdict = "valid" if row["valid"] else "INVALID: the cores were used by others"
         if row["failures"]:
             verdict += f"; {row['failures']} failures"
+        if row["measurements"] < row.get("asked", 0):
+            verdict += f"; CUT SHORT after {row['measurements']} of {row['asked']} measurements"
         wire_kb = "?" if row["wire_kb"] is None else f"{row['wire_kb']:.2f}"
         values = {**row, "wire_kb": wire_kb, "verdict": verdict}
         lines.append([form.format(**values) for _, form in COLUMNS])

@@ -6,8 +6,9 @@ Each row starts simulated boards and a controller of its own on the same two cor
 campaign of small models: on one rack (`latfarm-agent rack`), or on real agent processes. Use a
 quiet machine: a row is invalid if other programs, or the hypervisor, took more than 5 % of the two
 cores. `--rows` chooses rows, `--seconds` says how long each campaign keeps its boards busy, and
-`--quick` is a check of the benchmark itself. With `--write`, each row is written as soon as it has
-ended, and valid rows that the file has are not run again.
+`--quick` is a check of the benchmark itself. A campaign that takes three times as long as its
+boards would need is cut short, so that the longest row takes ten minutes at most. With `--write`,
+each row is written as soon as it has ended, and valid rows that the file has are not run again.
 
 The columns: utilisation is the nominal measuring time divided by the number of boards and by the
 time from the first to the last start of a measurement. The CPU time of the controller's side is
@@ -72,14 +73,13 @@ SECONDS, QUICK_SECONDS = 90.0, 0.5
 
 def run_row(row: FarmRow, seconds: float, cores: Sequence[int], *, inline: bool) -> dict[str, Any]:
     """Run one row; gives its figures."""
-    count = row.measurements(seconds)
     # Ray's sockets need a short path.
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lf-")))
         cluster = stack.enter_context(two_raylets()) if row.raylets else None
         address = "" if cluster is None else cluster.address
         controller = stack.enter_context(
-            started_controller(row, count, folder, address, inline=inline)
+            started_controller(row, seconds, folder, address, inline=inline)
         )
         started = controller.hear()
         boards = stack.enter_context(started_boards(row, folder, f"{HOST}:{started['port']:.0f}"))
@@ -89,7 +89,7 @@ def run_row(row: FarmRow, seconds: float, cores: Sequence[int], *, inline: bool)
         if cluster is not None:
             pids.append(cluster.pid)
             stack.enter_context(cluster.killed_after(seconds / 3))
-        found = _figures(row, count, cores, boards, controller, pids)
+        found = _figures(row, cores, boards, controller, pids)
         return {
             "name": row.name,
             "boards": row.boards,
@@ -100,7 +100,7 @@ def run_row(row: FarmRow, seconds: float, cores: Sequence[int], *, inline: bool)
             "killed": cluster is not None and cluster.killed,
             "target": row.target,
             "seconds": seconds,
-            "measurements": count,
+            "asked": row.measurements(seconds),
             "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "start_s": round(started["start_s"], 2),
             "join_s": round(joined["join_s"], 2),
@@ -110,7 +110,6 @@ def run_row(row: FarmRow, seconds: float, cores: Sequence[int], *, inline: bool)
 
 def _figures(
     row: FarmRow,
-    count: int,
     cores: Sequence[int],
     boards: StartedBoards,
     controller: ControllerProcess,
@@ -120,6 +119,7 @@ def _figures(
     before = core_use(cores, pids, boards.pids)
     controller.say("measure")
     found = controller.hear()
+    count = max(1, int(found["measurements"]))
     after = core_use(cores, pids, boards.pids)
     bytes_after = carried_bytes(boards.ports)
     memory = memory_bytes(pids), memory_bytes(boards.pids)
@@ -132,6 +132,7 @@ def _figures(
         wire_kb = round((bytes_after - bytes_before - model_bytes) / count / 1e3, 3)
     spent_s = after.controller_s - before.controller_s
     return {
+        "measurements": int(found["measurements"]),
         "failures": int(found["failures"]),
         "utilisation": round(found["utilisation"], 4),
         "controller_cpu_ms": round((spent_s - found["asking_s"]) * 1e3 / count, 3),

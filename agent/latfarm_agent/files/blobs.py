@@ -102,6 +102,9 @@ class BlobStore:
             path.name: _Whole(stat.st_size, stat.st_mtime_ns)
             for path, stat in _named_files(directory)
         }
+        # Kept up to date, as a board that measured for weeks has a hundred thousand small models.
+        self._whole_bytes = sum(whole.size_bytes for whole in self._whole.values())
+        self._newest_ns = max((whole.used_at_ns for whole in self._whole.values()), default=0)
 
     @property
     def count(self) -> int:
@@ -119,7 +122,7 @@ class BlobStore:
         """Bytes on disk, partial uploads included."""
         with self._lock:
             partial = sum(stat.st_size for _, stat in _named_files(self._partial))
-            return partial + sum(whole.size_bytes for whole in self._whole.values())
+            return partial + self._whole_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -252,13 +255,12 @@ class BlobStore:
     def _touch(self, sha256: str) -> None:
         whole = self._whole[sha256]
         # Strictly growing, so that two uses in one tick of the clock keep their order.
-        newest = max((other.used_at_ns for other in self._whole.values()), default=0)
-        whole.used_at_ns = max(time.time_ns(), newest + 1)
+        whole.used_at_ns = self._newest_ns = max(time.time_ns(), self._newest_ns + 1)
         with contextlib.suppress(OSError):
             os.utime(str(self._directory / sha256), ns=(whole.used_at_ns, whole.used_at_ns))
 
     def _remove(self, sha256: str) -> None:
-        del self._whole[sha256]
+        self._whole_bytes -= self._whole.pop(sha256).size_bytes
         with contextlib.suppress(FileNotFoundError):
             (self._directory / sha256).unlink()
 
@@ -308,6 +310,8 @@ class BlobStore:
             final = self._directory / upload.sha256
             upload.path.chmod(_READ_ONLY)
             upload.path.replace(final)
+            older = self._whole.get(upload.sha256)
+            self._whole_bytes += upload.size_bytes - (0 if older is None else older.size_bytes)
             self._whole[upload.sha256] = _Whole(upload.size_bytes, 0, verified=True)
             self._touch(upload.sha256)
 

@@ -20,6 +20,7 @@ from latfarm_agent.errors import RequestError, StateError
 from latfarm_agent.files import companions
 from latfarm_agent.files.blobs import check_sha256
 from latfarm_agent.files.spool import Entry
+from latfarm_agent.service.deadline_clock import DeadlineClock
 from latfarm_agent.service.job_runner import JobRunner
 from latfarm_agent.service.jobs import JobRequest, LiveJob
 from latfarm_agent.service.offer import BoardOffer
@@ -99,13 +100,17 @@ class Conductor:
         self._on_state = on_state
         self._state = parts.session.state
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         self._live: dict[MeasurementJob, LiveJob] = {}
         self._stopped = False
         self._offer = BoardOffer(parts.bench)
         self._results = SpooledResults(parts.spool, parts.metrics)
         self._runner = JobRunner(parts.bench, self._offer, parts.metrics, self._finish)
-        self._clock = threading.Thread(target=self._watch_clock, name="clock", daemon=True)
+        self._clock = DeadlineClock(
+            threading.Condition(self._lock),
+            lambda: self._session.next_deadline_ms,
+            now_ms,
+            lambda: self._send(Ticked(self._now_ms())),
+        )
         connect_gauges(parts, self._lease_remaining_s, self._conditions)
 
     @property
@@ -127,9 +132,7 @@ class Conductor:
         self._bench.close()
         with self._lock:
             self._stopped = True
-            self._changed.notify_all()
-        if self._clock.ident is not None:
-            self._clock.join()
+        self._clock.stop()
 
     def describe(self) -> AgentDescription:
         """What the board is and offers, and its state.
@@ -331,7 +334,7 @@ class Conductor:
             self._metrics.set_state(self._state)
             if self._on_state is not None:
                 self._on_state(self._state)
-        self._changed.notify_all()
+        self._clock.look()
         return answer
 
     def _persist(self, token: int) -> None:
@@ -364,17 +367,6 @@ class Conductor:
         with self._lock:
             lease = self._session.lease
             return max(0.0, lease.expires_at_ms - self._now_ms()) / 1000 if lease else 0.0
-
-    def _watch_clock(self) -> None:
-        with self._lock:
-            while not self._stopped:
-                deadline_ms = self._session.next_deadline_ms
-                wait_s = None
-                if deadline_ms is not None:
-                    wait_s = max(0.0, (deadline_ms - self._now_ms()) / 1000)
-                self._changed.wait(wait_s)
-                if not self._stopped:
-                    self._send(Ticked(self._now_ms()))
 
     def _finish(self, live: LiveJob, result: BenchResult, busy_s: float) -> None:
         """A measurement has ended; called by the runner's thread."""

@@ -82,7 +82,7 @@ class Outbox(Generic[T]):
             Exception: the one with which the queue was ended, after its last message.
         """
         with self._condition:
-            if not self._waiting and not self._ended:
+            if not self._waiting and not self._ended and wait_s > 0:
                 self._condition.wait(wait_s)
             if self._waiting:
                 message, size_bytes = self._waiting.popleft()

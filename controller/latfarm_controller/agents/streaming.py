@@ -9,6 +9,7 @@ plain calls, and everything falls back to them where the agent is an older one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,7 +73,12 @@ class StreamingClient(AgentClient):
         """
         if self._work is not None:
             await self._work.close()  # it is bound to the lease before
-        return await super().acquire(ttl_ms, holder_id)
+        lease = await super().acquire(ttl_ms, holder_id)
+        if self.streams:
+            # The boards of a farm join one by one, but get their first orders all at once.
+            with contextlib.suppress(CutError):  # the first order tries again
+                await self._stream()
+        return lease
 
     async def renew(self, ttl_ms: int | None = None) -> Lease:
         """Extend the lease by `ttl_ms`, by default by as long as it was granted for.

@@ -33,6 +33,7 @@ from latfarm_controller.farm.boards.interfaces import (
 )
 from latfarm_controller.farm.boards.known_boards import KnownBoards
 from latfarm_controller.farm.boards.shard_pool import ShardPool
+from latfarm_controller.farm.event_queue import EventQueue
 from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver, FarmState
@@ -53,7 +54,6 @@ from latfarm_controller.farm.scheduling.messages import (
     CampaignCancelled,
     Deliver,
     Dispatch,
-    Event,
     ForgetResult,
     Instruction,
     ModelSpec,
@@ -101,12 +101,12 @@ class Farm:
         self._observer = observer or FarmObserver()
         policy = replace(policy or Policy(), build_slots=backend.builders.slots)
         self._scheduler = Scheduler(policy)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events = EventQueue()
         self._tasks = BackgroundTasks()
         self._boards = KnownBoards()
-        self.partitions = Partitions(self._boards.board_id, self._events.put_nowait)
+        self.partitions = Partitions(self._boards.board_id, self._events.put)
         self.monitor = BoardMonitor(
-            self._boards, self._observer, self._events.put_nowait, self.partitions.joined
+            self._boards, self._observer, self._events.put, self.partitions.joined
         )
         self._shards = ShardPool(
             backend,
@@ -119,7 +119,7 @@ class Farm:
         self._requests = OpenRequests()
         self.backend_state = BackendState()
         backend.watch(self._builders_changed)
-        self.spools = SpooledAnswers(self._boards, self._requests, self._events.put_nowait)
+        self.spools = SpooledAnswers(self._boards, self._requests, self._events.put)
         self.monitor.spools = self.spools
         self.stopped = False
 
@@ -294,7 +294,7 @@ class Farm:
             self._requests.add(request, self._clock_s())
             size_bytes = self._models.need(model, request.graph)
             works.append(work_of(request, model, size_bytes, partition))
-        self._events.put_nowait(RequestsQueued(campaign_id, tuple(works), priority))
+        self._events.put(RequestsQueued(campaign_id, tuple(works), priority))
         # The scheduler takes the answers that were found before it gives a request to a board.
         self.spools.answer(requests)
 
@@ -309,7 +309,7 @@ class Farm:
     def cancel(self, campaign_id: str) -> None:
         """Forget a campaign and what it still waits for."""
         if self._requests.close_inbox(campaign_id):
-            self._events.put_nowait(CampaignCancelled(campaign_id))
+            self._events.put(CampaignCancelled(campaign_id))
 
     def forget_results(self, board_id: str, request_ids: Sequence[str]) -> None:
         """Let a board forget results in its spool, because they are kept here or of no use."""
@@ -327,14 +327,8 @@ class Farm:
         """Call the scheduler with what happened, or when it asked to be called, without end."""
         while True:
             wake_at_s = self._scheduler.wake_at_s()
-            events: list[Event] = []
             timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - self._clock_s())
-            with contextlib.suppress(TimeoutError):
-                # asyncio.wait_for of Python 3.11 may swallow a cancellation of this task.
-                async with asyncio.timeout(timeout_s):
-                    events.append(await self._events.get())
-            while not self._events.empty():
-                events.append(self._events.get_nowait())
+            events = await self._events.take(timeout_s, len(self._boards))
             self._carry_out(self._scheduler.handle(self._clock_s(), *(events or [Tick()])))
             if any(isinstance(event, CampaignCancelled) for event in events):
                 self._forget_closed(self._requests.ids())
@@ -390,9 +384,9 @@ class Farm:
         self._models.forget_graphs(self._scheduler.models())
 
     def _builders_changed(self, state: BuilderState) -> None:
-        self._events.put_nowait(BuildersChanged(state.slots, state.starting))
+        self._events.put(BuildersChanged(state.slots, state.starting))
         self.backend_state.note_builders(state.away, starting=state.starting)
 
     async def _build(self, models: Sequence[ModelSpec]) -> None:
         for answer in await self._models.build(models):
-            self._events.put_nowait(build_event(answer))
+            self._events.put(build_event(answer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from latfarm_predictors.graph.graph import Graph
 
@@ -39,6 +39,7 @@ class ModelCache:
         self._built: dict[ModelSpec, BuiltModel] = {}
         self._kept: OrderedDict[ModelSpec, BuiltModel] = OrderedDict()
         self._kept_bytes = 0
+        self._released: list[ModelSpec] = []  # since graphs were forgotten last
 
     def need(self, model: ModelSpec, graph: Graph) -> int:
         """Note the graph from which a model that a request needs can be built.
@@ -73,13 +74,23 @@ class ModelCache:
     def release(self, model: ModelSpec) -> None:
         """Note that no request needs a built model now; it is kept while there is room."""
         built = self._built.pop(model)
+        self._released.append(model)
         self._kept[model] = built
         self._kept_bytes += built.size_bytes
         while self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_MODELS:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= oldest.size_bytes
 
-    def forget_graphs(self, needed: Container[ModelSpec]) -> None:
-        """Forget the graphs of all models that are not needed."""
-        for model in [model for model in self._graphs if model not in needed]:
-            del self._graphs[model]
+    def forget_graphs(self, needed: Set[ModelSpec]) -> None:
+        """Forget the graphs of all models that are not needed.
+
+        A model that was built was released before. All graphs are looked at only where some are
+        left of models that were never built.
+        """
+        released, self._released = self._released, []
+        for model in released:
+            if model not in needed:
+                self._graphs.pop(model, None)
+        if len(self._graphs) > len(needed):
+            for model in [model for model in self._graphs if model not in needed]:
+                del self._graphs[model]

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.farm import run as script
+from benchmarks.farm.controller_side import FarmCampaign
 from benchmarks.farm.figures import (
     CALLED,
     DIALLING,
+    MARGIN_S,
     CoreUse,
     FarmRow,
     shares,
@@ -65,6 +67,7 @@ def test_a_row_keeps_its_boards_busy_for_so_long() -> None:
     row = FarmRow("64x250", 64, 250, processes=False, target=0.95)
     assert row.measurements(60.0) == 64 * 240
     assert row.measurements(0.1) == 64 * 3
+    assert row.longest_s(60.0) == 3 * 60.0 + MARGIN_S
 
 
 def test_the_table_tells_invalid_rows_and_failures() -> None:
@@ -73,6 +76,8 @@ def test_the_table_tells_invalid_rows_and_failures() -> None:
         "boards": 8,
         "measuring_ms": 250,
         "target": 0.95,
+        "asked": 100,
+        "measurements": 100,
         "failures": 0,
         "utilisation": 0.97,
         "controller_cpu_ms": 2.5,
@@ -87,13 +92,23 @@ def test_the_table_tells_invalid_rows_and_failures() -> None:
         "steal_share": 0.0,
         "valid": True,
     }
-    text = shown([row, {**row, "valid": False, "failures": 3, "wire_kb": 3.21}])
-    title, first, second = text.splitlines()
+    text = shown(
+        [row, {**row, "valid": False, "failures": 3, "wire_kb": 3.21}, {**row, "measurements": 7}]
+    )
+    title, first, second, third = text.splitlines()
     assert title.split()[:3] == ["row", "boards", "each"]
     assert first.endswith("valid")
     assert "? KB" in first
     assert "3.21 KB" in second
     assert second.endswith("INVALID: the cores were used by others; 3 failures")
+    assert third.endswith("valid; CUT SHORT after 7 of 100 measurements")
+
+
+def test_a_campaign_that_takes_too_long_is_cut_short() -> None:
+    assert FarmCampaign(10, longest_s=-1.0).done
+    patient = FarmCampaign(10, longest_s=3600.0)
+    assert not patient.done
+    assert len(patient.ask(20)) == 10
 
 
 def test_a_row_that_fails_is_told_beside_the_others() -> None:

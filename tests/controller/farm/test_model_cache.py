@@ -108,3 +108,29 @@ def test_graphs_that_nobody_needs_are_forgotten(models: ModelCache, builder: Bui
     assert [hash_of(one) for one in builder.graphs] == [hash_of(graph())]
     with pytest.raises(KeyError):
         asyncio.run(models.build([model("b")]))
+
+
+class Needed(set[ModelSpec]):
+    """Models that are needed; counts how often it is asked about one."""
+
+    asked = 0
+
+    def __contains__(self, model: object) -> bool:
+        self.asked += 1
+        return super().__contains__(model)
+
+
+def test_a_released_model_is_forgotten_without_a_look_at_the_others(
+    models: ModelCache, builder: Builder
+) -> None:
+    others = [model(f"m{number}") for number in range(1000)]
+    for each in others:
+        models.need(each, graph())
+    asyncio.run(models.build([model("a")]))
+    models.release(model("a"))
+    needed = Needed([*others, *map(model, ("b", "c", "bad"))])
+    models.forget_graphs(needed)
+    assert needed.asked == 1
+    models.need(model("a"), graph())  # it is asked for again: nothing is lost
+    assert [answer.model for answer in asyncio.run(models.build([model("a")]))] == [model("a")]
+    assert builder.asked == [model("a")]  # it was kept

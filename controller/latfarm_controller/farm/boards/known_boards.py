@@ -31,6 +31,9 @@ class KnownBoards:
     def __iter__(self) -> Iterator[BoardStatus]:
         return iter([self._statuses[name] for name in self._entries])
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def add(self, entries: Iterable[BoardEntry]) -> list[BoardEntry]:
         """Add boards; returns those that are to be connected now.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
@@ -26,6 +26,9 @@ class CampaignAnswers:
 
     def __init__(self) -> None:
         self._answers: dict[str, Measurement] = {}
+        # Kept up to date, because a record tells them each second.
+        self._good = 0
+        self._board_ms = 0.0
         self._recent: OrderedDict[str, MeasurementRequest] = OrderedDict()
         self._repeated: set[str] = set()
         self.under_way: dict[str, MeasurementRequest] = {}
@@ -43,11 +46,9 @@ class CampaignAnswers:
 
         A failure that was not the request's own is no answer: the request is measured again.
         """
-        self._answers = {
-            request_id: measurement
-            for request_id, measurement in stored.items()
-            if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR
-        }
+        for request_id, measurement in stored.items():
+            if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
+                self._note(request_id, measurement)
 
     def answer_from_store(self, request: MeasurementRequest) -> bool:
         """Whether a request is answered already; its answer is then to be told to the campaign."""
@@ -67,7 +68,7 @@ class CampaignAnswers:
         if measurement.request_id not in self._repeated:
             self.untold.append(measurement)
         self._repeated.discard(measurement.request_id)
-        self._answers[measurement.request_id] = measurement
+        self._note(measurement.request_id, measurement)
         return request
 
     def repeat_discarded(self, notice: MeasurementsDiscarded) -> list[MeasurementRequest]:
@@ -92,12 +93,22 @@ class CampaignAnswers:
 
     def counts(self) -> tuple[int, int]:
         """How many answers are measurements, and how many are failures."""
-        good = sum(answer.ok for answer in self._answers.values())
-        return good, len(self._answers) - good
+        return self._good, len(self._answers) - self._good
 
-    def measured(self) -> Iterable[Measurement]:
-        """All answers, those from the store too."""
-        return self._answers.values()
+    @property
+    def board_ms(self) -> float:
+        """How long boards were busy with all answers, those from the store too, in milliseconds."""
+        return self._board_ms
+
+    def _note(self, request_id: str, answer: Measurement) -> None:
+        """Keep an answer in the place of an earlier one to the same request, if there is one."""
+        before = self._answers.get(request_id)
+        if before is not None:
+            self._good -= before.ok
+            self._board_ms -= before.board_ms
+        self._answers[request_id] = answer
+        self._good += answer.ok
+        self._board_ms += answer.board_ms
 
     def _remember(self, request: MeasurementRequest) -> None:
         self._recent[request.request_id] = request

@@ -27,6 +27,7 @@ from latfarm_controller.farm.driving.run_parts import (
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+from latfarm_controller.farm.pace import Pace
 from latfarm_controller.store.base import CampaignRecord
 
 AHEAD_A_BOARD = 8
@@ -37,6 +38,12 @@ FLUSH_S = 1.0
 """Answers are stored at least this often, in seconds."""
 LOOK_S = 0.5
 """Pause between two looks at whether boards work, in seconds; a look goes over all boards."""
+GATHER_A_BOARD_S = 0.0004
+"""Pause between two looks at what arrived for each board, in seconds."""
+GATHER_LONGEST_S = 0.025
+"""Longest such pause, in seconds."""
+ENOUGH_A_BOARD = 4
+"""With so many requests under way for each board, none of them idles during such a pause."""
 NETWORKS = ("network", "query")
 """The purposes of measurements of whole networks."""
 NOT_OFFERED = "NOT_OFFERED"
@@ -65,6 +72,8 @@ class CampaignRun:
         self._shown = False
         self._usage = BoardUsage(self._farm, self._scope, record.outcome.get("boards", {}))
         self._estimate = StageEstimate()
+        self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
+        self._boards = 0  # as of the last question
         self._inbox = self._farm.listen(record.campaign_id)
 
     async def go(self) -> CampaignRecord:
@@ -124,8 +133,8 @@ class CampaignRun:
         if self._must_wait():
             return []
         scope = self._scope
-        boards = self._farm.pool_size(scope.platforms, scope.board_id, scope.choice)
-        room = max(MIN_AHEAD, AHEAD_A_BOARD * boards) - len(self._answers.under_way)
+        self._boards = self._farm.pool_size(scope.platforms, scope.board_id, scope.choice)
+        room = max(MIN_AHEAD, AHEAD_A_BOARD * self._boards) - len(self._answers.under_way)
         if room <= 0:
             return []
         asked = await asyncio.to_thread(self._campaign.ask, room)
@@ -206,6 +215,8 @@ class CampaignRun:
             if getting.done() and not getting.cancelled():
                 heard.append(getting.result())
             getting.cancel()
+        if heard and len(self._answers.under_way) >= ENOUGH_A_BOARD * self._boards:
+            await self._pace.wait(self._boards)
         while not self._inbox.empty():
             heard.append(self._inbox.get_nowait())
         return heard
@@ -332,7 +343,7 @@ class CampaignRun:
             stage_total=progress.total,
             measurements=good,
             failures=bad,
-            board_ms=sum(answer.board_ms for answer in self._answers.measured()),
+            board_ms=self._answers.board_ms,
             wall_ms=self._request.record.wall_ms + wall_ms,
         )
         if final:

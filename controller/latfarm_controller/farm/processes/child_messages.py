@@ -92,11 +92,10 @@ class WithdrawOrder:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeResults:
-    """Let a board forget results."""
+    """Let boards forget results: ids of requests, by the ids of the boards."""
 
     shard: int
-    board_id: str
-    request_ids: tuple[str, ...]
+    request_ids: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)

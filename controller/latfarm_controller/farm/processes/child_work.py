@@ -106,8 +106,8 @@ class ChildWork:
                 await self._shard(number).call("dispatch", told)
             case WithdrawOrder(number, board_id, request_id, abort):
                 await self._shard(number).call("withdraw", board_id, request_id, abort)
-            case AcknowledgeResults(number, board_id, request_ids):
-                await self._shard(number).call("acknowledge", board_id, list(request_ids))
+            case AcknowledgeResults(number, request_ids):
+                await self._shard(number).call("acknowledge_all", dict(request_ids))
             case ProbeBoard(number, board_id):
                 await self._shard(number).call("probe", board_id)
             case RestartPart(number, board_id, part):

@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -88,7 +89,7 @@ def _encode(value: object) -> Any:
     if isinstance(value, Mapping):
         return ["m", *([_encode(key), _encode(item)] for key, item in value.items())]
     if is_dataclass(value):
-        told = (_encode(getattr(value, field.name)) for field in fields(value) if field.init)
+        told = [_encode(getattr(value, name)) for name in _field_names(type(value))]
         return ["d", _name(value), *told]
     raise TypeError(f"{type(value).__name__} is no type of a message")
 
@@ -128,8 +129,13 @@ def _object(items: list[Any]) -> object:
     made = CLASSES[items[0]]
     if not is_dataclass(made):
         raise TypeError(f"{items[0]} is no dataclass")
-    names = [field.name for field in fields(made) if field.init]
-    return made(**dict(zip(names, map(_decode, items[1:]), strict=True)))
+    return made(**dict(zip(_field_names(made), map(_decode, items[1:]), strict=True)))
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields with which an object of a dataclass is made."""
+    return tuple(field.name for field in fields(kind) if field.init)
 
 
 def _enumeration(items: list[Any]) -> Enum:

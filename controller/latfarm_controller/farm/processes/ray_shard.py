@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards.interfaces import Connect, ShardEvent, ShardSettings
 from latfarm_controller.farm.boards.shard import InlineShard, connect
+from latfarm_controller.farm.pace import Pace
 
 CLOSE_S = 10.0
 """Seconds that a shard gets to give its boards back before its actor is ended."""
+GATHER_A_BOARD_S = 0.0002
+"""Pause between two answers of `events` for each board of the shard, in seconds. Each of them costs
+three processes a message."""
+GATHER_LONGEST_S = 0.05
+"""Longest such pause, in seconds; each board has its next request already."""
 EVENTS_S = 5.0
 """Seconds after which a shard to which nothing happens says so, to show that it lives."""
 SHARD_S = 30.0
@@ -49,6 +55,7 @@ class ActorShard(InlineShard):
     def __init__(self, settings: ShardSettings, connect: Connect) -> None:
         super().__init__(settings, connect, fetch_from_ray)
         self._beside: set[asyncio.Task[None]] = set()
+        self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
 
     async def ready(self) -> None:
         """Answer, to show that the actor has started."""
@@ -56,6 +63,11 @@ class ActorShard(InlineShard):
     async def acknowledge(self, board_id: str, request_ids: Sequence[str]) -> None:
         """Let the board forget these results; returns before it does."""
         self._start(super().acknowledge(board_id, request_ids))
+
+    async def acknowledge_all(self, results: Mapping[str, Sequence[str]]) -> None:
+        """Let boards forget results, by the ids of the boards; returns before they do."""
+        for board_id, request_ids in results.items():
+            await self.acknowledge(board_id, request_ids)
 
     async def probe(self, board_id: str) -> None:
         """Ask a quarantined board whether it works; returns before it answers."""
@@ -69,8 +81,11 @@ class ActorShard(InlineShard):
         """What happened since the last call; empty if nothing happens for `EVENTS_S` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EVENTS_S):
-                return await super().events()
-        return []
+                await self._happened.wait()
+        if not self._events:
+            return []
+        await self._pace.wait(len(self._workers))
+        return await super().events()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

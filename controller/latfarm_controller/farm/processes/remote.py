@@ -21,6 +21,7 @@ from latfarm_controller.farm.boards.interfaces import (
     ShardSettings,
 )
 from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
+from latfarm_controller.farm.pace import Pace
 from latfarm_controller.farm.processes.building import graph_text
 from latfarm_controller.farm.processes.child_messages import (
     AcknowledgeResults,
@@ -47,6 +48,11 @@ CLOSE_S = 20.0
 """Longest time until a shard has given its boards back and has ended, in seconds."""
 SHARD_START_S = 180.0
 """Longest time until a new shard runs, in seconds; the Ray process gives up before."""
+
+GATHER_A_BOARD_S = 0.0002
+"""Pause between two messages with orders for each board of a shard, in seconds."""
+GATHER_LONGEST_S = 0.05
+"""Longest such pause, in seconds; each board has its next request already."""
 
 _numbers = itertools.count(1)
 
@@ -78,6 +84,11 @@ class RemoteShard:
         self._keeper = keeper
         self._number = next(_numbers)
         self._inbox = keeper.listen(self._number)
+        self._names: set[str] = set()
+        self._orders: list[Order] = []  # orders and acknowledgements that wait to be sent
+        self._acknowledged: dict[str, tuple[str, ...]] = {}
+        self._gathering = False
+        self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
 
     async def start(self, settings: ShardSettings, *, here: bool) -> None:
         """Start the process of the shard; with `here`, on this host.
@@ -89,24 +100,29 @@ class RemoteShard:
 
     async def open(self, entries: Sequence[BoardEntry]) -> None:
         """Connect to these boards from now on."""
+        self._names.update(entry.name for entry in entries)
         await self._call(OpenBoards(self._number, tuple(entries)))
 
     async def drop(self, names: Sequence[str]) -> None:
         """Give the leases of these boards back and forget the boards."""
+        self._names.difference_update(names)
         await self._call(DropBoards(self._number, tuple(names)))
 
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues."""
-        # The files of large models stay as long as `orders` has them.
-        await self._call(DispatchOrders(self._number, tuple(map(_for_channel, orders))))
+        self._orders += orders
+        await self._send_together()
 
     async def withdraw(self, board_id: str, request_id: str, abort: bool) -> None:
         """Take a request back if it has not started; with `abort`, stop it even if it has."""
+        await self._send()  # the request may be among the orders that wait
         await self._call(WithdrawOrder(self._number, board_id, request_id, abort))
 
     async def acknowledge(self, board_id: str, request_ids: Sequence[str]) -> None:
         """Let the board forget these results."""
-        await self._call(AcknowledgeResults(self._number, board_id, tuple(request_ids)))
+        before = self._acknowledged.get(board_id, ())
+        self._acknowledged[board_id] = (*before, *request_ids)
+        await self._send_together()
 
     async def probe(self, board_id: str) -> None:
         """Ask a quarantined board whether it works."""
@@ -126,7 +142,29 @@ class RemoteShard:
     async def close(self) -> None:
         """Give the leases of all boards back and end."""
         with suppress(FarmError):  # its boards are free once their leases end
+            await self._send()
             await self._keeper.call(CloseShard(self._number), CLOSE_S)
+
+    async def _send_together(self) -> None:
+        """Send what waits, and what comes in a moment; done by the first of several callers."""
+        if self._gathering:
+            return
+        self._gathering = True
+        try:
+            await self._pace.wait(len(self._names))
+        finally:
+            self._gathering = False
+        await self._send()
+
+    async def _send(self) -> None:
+        """Send what waits."""
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        orders, self._orders = self._orders, []
+        if acknowledged:
+            await self._call(AcknowledgeResults(self._number, acknowledged))
+        if orders:
+            # The files of large models stay as long as `orders` has them.
+            await self._call(DispatchOrders(self._number, tuple(map(_for_channel, orders))))
 
     async def _call(self, request: ChildRequest) -> None:
         try:
