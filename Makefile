@@ -241,14 +241,14 @@ bench-startup: setup ## how long commands take from start to end; a quiet machin
 bench-idle: setup ## what an agent that has nothing to do takes: memory and processor
 	@$(BIN)/python -m benchmarks.idle --write benchmarks/idle.json $(BENCH_FLAGS)
 
-bench-models: setup .venvs/models/.ready ## exports of torch, timm and transformers: are they read and predicted?
+bench-models: setup .venvs/models/.ready ## exports of torch, timm and transformers: are they read and predicted? continues where it stopped
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.models.run $(or $(BENCH_FLAGS),--write benchmarks/models/models.json)
 
-# Gigabytes, and no part of the tests. TORCH chooses a build, such as one without CUDA.
+# Gigabytes, and no part of the tests. TORCH chooses a build, such as one without CUDA, or is the path of a wheel.
 TORCH ?= torch
 
 .venvs/models/.ready: benchmarks/models/requirements.txt
-	@$(UV) venv --quiet --clear .venvs/models
+	@$(UV) venv --quiet --clear --python $(BIN)/python .venvs/models
 	@$(UV) pip install --quiet --python .venvs/models/bin/python '$(TORCH)' -r $<
 	@touch $@
 
