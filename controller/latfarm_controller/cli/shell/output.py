@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from latfarm_controller.cli.shell.column_widths import column_widths, least_width
 from latfarm_controller.cli.shell.printable import console, printable
 
 if TYPE_CHECKING:
@@ -149,17 +150,43 @@ def energy_cells(measurement: Measurement) -> tuple[str, str, str]:
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns after the first whose cells are all numbers are right-aligned."""
+    """Print a table; columns after the first whose cells are all numbers are right-aligned.
+
+    Where a terminal is too narrow for it, each row is printed as lines of their own, a line for
+    each cell. What is no terminal has always room.
+    """
     from rich.table import Table
 
+    shown = [[printable(text) for text in row] for row in rows]
+    made = out()
+    if not made.is_terminal:
+        made.width = max(made.width, least_width(header, shown))
+    widths = column_widths(header, shown, made.width)
+    if widths is None:
+        _print_rows(title, header, shown)
+        return
     grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for index, name in enumerate(header):
-        cells = [row[index] for row in rows]
+    for index, (name, width) in enumerate(zip(header, widths, strict=True)):
+        cells = [row[index] for row in shown]
         numbers = bool(cells) and all(_is_number(text) for text in cells)
-        grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*map(printable, row))
-    out().print(grid)
+        grid.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)
+    for row in shown:
+        grid.add_row(*row)
+    made.print(grid)
+
+
+def _print_rows(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table row by row: a line for each cell that is not empty, its title before it."""
+    made = out()
+    if title:
+        made.print(title, style="italic")
+    widest = max(map(len, header))
+    for number, row in enumerate(rows):
+        if number:
+            made.print()
+        for name, text in zip(header, row, strict=True):
+            for index, line in enumerate(text.splitlines()):
+                made.print(f"{'' if index else name:<{widest}}  {line}", soft_wrap=True)
 
 
 def _is_number(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from latfarm_controller.cli.shell import output
-from latfarm_controller.cli.shell.printable import printable
+from latfarm_controller.cli.shell.printable import console, printable
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb\nc"
 SHOWN = ("a\\x1b[2J", "\\x1b]0;owned", "\\x07", "\\x9b31m", "\\u202eb")
@@ -26,3 +26,63 @@ def test_an_error_shows_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -
 
 def test_sound_texts_stay_as_they_are() -> None:
     assert printable("3.1 ms ± 2 %\nüber") == "3.1 ms ± 2 %\nüber"
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns."""
+    monkeypatch.setattr(output, "out", lambda: console(width=80, force_terminal=True))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+HEADER = [
+    *("graph", "kernel", "platform", "purpose", "measured at"),
+    *("corrected, ms", "MAD, ms", "outcome"),
+]
+ROW = [
+    *("493ce224dc2f", "Conv+Relu", "toy-fp32", "kernel", "2026-11-22 23:02"),
+    *("0.1287", "0.0011", "ok"),
+]
+
+
+def test_numbers_are_never_broken_in_a_narrow_terminal(
+    narrow: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = "guessed from kernels of the same family that are much larger than this one"
+    output.table("", ["kernel", "ms", "interval", "source"], [["Conv", "0.1287", "1 to 2", source]])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[1].split()[:3] == ["Conv", "0.1287", "1"]
+    assert len(lines) > 2, "only the long text takes several lines"
+
+
+def test_a_table_that_does_not_fit_is_printed_row_by_row(
+    narrow: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.table("newest first", HEADER, [ROW, [*ROW[:-1], ""]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "newest first"
+    assert lines[1] == "graph          493ce224dc2f"
+    assert lines[6] == "corrected, ms  0.1287"
+    assert lines[9] == "", "an empty line between two rows"
+    assert len(lines) == 1 + 8 + 1 + 7, "empty cells are left out"
+
+
+def test_what_is_no_terminal_has_room_for_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table("", HEADER * 3, [ROW * 3])
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == " ".join(HEADER * 3).split()
+    assert row.split() == " ".join(ROW * 3).split()
+
+
+@pytest.mark.parametrize("text", [":family:fc", "fallback:family:fc", "[bold]x[/bold]", ":smile:"])
+def test_texts_that_look_like_emoji_or_markup_stay_as_they_are(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.table(text, ["source"], [[text]])
+    output.out().print(text)
+    output.err().print(text)
+    told = capsys.readouterr()
+    assert [line.strip() for line in told.out.splitlines()] == [text, "source", text, text]
+    assert told.err == f"{text}\n"
