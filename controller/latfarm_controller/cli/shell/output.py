@@ -149,16 +149,28 @@ def energy_cells(measurement: Measurement) -> tuple[str, str, str]:
     return f"{measurement.energy_mj:.4g}", f"{spread_mj:.2g}", measurement.energy_source
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = ""
+) -> None:
     """Print a table; columns after the first whose cells are all numbers are right-aligned.
 
     Where a terminal is too narrow for it, each row is printed as lines of their own, a line for
     each cell. What is no terminal has always room.
+
+    Args:
+        title: a line above the table; empty: none.
+        header: titles of the columns.
+        rows: the cells.
+        empty: what a terminal shows instead of a table without rows: what there is none of, and
+            the command that makes some.
     """
     from rich.table import Table
 
     shown = [[printable(text) for text in row] for row in rows]
     made = out()
+    if made.is_terminal and empty and not rows:
+        made.print(empty, style="dim", soft_wrap=True)
+        return
     if not made.is_terminal:
         made.width = max(made.width, least_width(header, shown))
     widths = column_widths(header, shown, made.width)

@@ -86,3 +86,15 @@ def test_texts_that_look_like_emoji_or_markup_stay_as_they_are(
     told = capsys.readouterr()
     assert [line.strip() for line in told.out.splitlines()] == [text, "source", text, text]
     assert told.err == f"{text}\n"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_an_empty_table_tells_a_terminal_what_makes_rows(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(output, "out", lambda: console(width=80, force_terminal=terminal))
+    output.table("", ["board"], [], empty="no board yet; latfarm boards add adds one")
+    printed = capsys.readouterr().out
+    assert ("no board yet" in printed) == terminal
+    assert ("board\n" in printed) != terminal, "programs find the same titles as ever"
