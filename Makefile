@@ -12,7 +12,13 @@ endif
 
 .PHONY: help
 help: ## list the targets, in groups
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z-]*:.*## / {printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z][a-z-]*:.*## / {n = split($$2, words, " "); line = sprintf("  %-22s", $$1); \
+	    for (i = 1; i <= n; i++) {if (length(line) + length(words[i]) >= 80) {print line; line = sprintf("%24s", "")} \
+	    line = line " " words[i]} print line}' $(MAKEFILE_LIST)
+
+.DEFAULT:
+	@echo "there is no target '$@'; make help lists all of them" >&2; exit 2
 
 ##@ Set-up
 .PHONY: setup setup-farm setup-docs setup-gnn clean
