@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from latfarm_controller.cli.shell.column_widths import column_widths, least_width
+from latfarm_controller.cli.shell.column_widths import (
+    SHORT,
+    SHORT_IN_FILES,
+    column_widths,
+    least_width,
+)
 from latfarm_controller.cli.shell.printable import console, printable
 
 if TYPE_CHECKING:
@@ -171,14 +176,21 @@ def table(
     if made.is_terminal and empty and not rows:
         made.print(empty, style="dim", soft_wrap=True)
         return
+    short = SHORT if made.is_terminal else SHORT_IN_FILES
     if not made.is_terminal:
-        made.width = max(made.width, least_width(header, shown))
-    widths = column_widths(header, shown, made.width)
-    if widths is None:
+        made.width = max(made.width, least_width(header, shown, short))
+    layout = column_widths(header, shown, made.width, short)
+    if layout is None:
         _print_rows(title, header, shown)
         return
-    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for index, (name, width) in enumerate(zip(header, widths, strict=True)):
+    grid = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, layout.gap - 1, 0, 1),
+    )
+    for index, (name, width) in enumerate(zip(header, layout.columns, strict=True)):
         cells = [row[index] for row in shown]
         numbers = bool(cells) and all(_is_number(text) for text in cells)
         grid.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)

@@ -97,3 +97,16 @@ def test_an_empty_table_tells_a_terminal_what_makes_rows(
     printed = capsys.readouterr().out
     assert ("no board yet" in printed) == terminal
     assert ("board\n" in printed) != terminal, "programs find the same titles as ever"
+
+
+def test_columns_move_together_before_a_table_is_given_up(
+    narrow: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = ["network", "as timed, ms", "corrected, ms", "predicted, ms", "error"]
+    header += ["90 % interval, ms", "inside?"]
+    row = ["squeezenet_old", "366.38", "366.38 ±12.34", "350.12", "-12.1 %"]
+    row += ["314.50 to 413.34", "yes"]
+    output.table("", header, [row])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[-1].split() == " ".join(row).split()
