@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 from latfarm_controller.cli.shell import output
-from latfarm_controller.cli.shell.printable import console, printable
+from latfarm_controller.cli.shell.printable import console, printable, printable_streams
 
 HOSTILE = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb\nc"
 SHOWN = ("a\\x1b[2J", "\\x1b]0;owned", "\\x07", "\\x9b31m", "\\u202eb")
@@ -110,3 +113,17 @@ def test_columns_move_together_before_a_table_is_given_up(
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert lines[-1].split() == " ".join(row).split()
+
+
+def test_a_terminal_of_ascii_alone_shows_numbers_of_other_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors="strict"))
+    with printable_streams():
+        output.table("", ["network", "ms"], [["Gerät", "1.25 ±0.02"]])
+        print("Gerät")
+        sys.stdout.flush()
+    shown = raw.getvalue().decode("ascii")
+    assert "Ger\\xe4t" in shown
+    assert "1.25 \\xb10.02" in shown
