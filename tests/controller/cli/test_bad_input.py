@@ -219,6 +219,8 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
         (("boards", "remove", "b"), "no board 'b'"),
         (("bundle", "show"), "no platform has a bundle yet"),
+        (("bundle", "show", "-p", "sample"), "latfarm predict alone reads"),
+        (("compare", "x.onnx"), "latfarm demo makes one for this machine"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_starts(
