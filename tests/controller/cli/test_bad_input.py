@@ -157,6 +157,17 @@ def test_bad_shapes(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_file_and_a_platform_that_are_named_twice_are_told_once(
+    command: str, latfarm: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    empty(path)
+    ended = latfarm(command, path, path, *PLATFORM, *PLATFORM)
+    assert ended.code == 2
+    assert ended.line.startswith(f"latfarm: {path}: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
     ended = latfarm(command, tmp_path, *PLATFORM)
     assert (ended.code, home.exists()) == (2, False)
