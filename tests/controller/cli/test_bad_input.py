@@ -227,6 +227,7 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("bundle", "export", "-p", "p", "x.zip"), "there is no bundle for platform 'p'"),
         (("bundle", "import", "x.zip"), "no such file"),
         (("boards", "add", "b", "nowhere"), "host:port"),
+        (("boards", "add", "b"), "board b has no address: it must be host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
         (("boards", "remove", "b"), "no board 'b'"),
         (("bundle", "show"), "no platform has a bundle yet"),
