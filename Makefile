@@ -12,7 +12,13 @@ endif
 
 .PHONY: help
 help: ## list the targets, in groups
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z-]*:.*## / {printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z][a-z-]*:.*## / {n = split($$2, words, " "); line = sprintf("  %-22s", $$1); \
+	    for (i = 1; i <= n; i++) {if (length(line) + length(words[i]) >= 80) {print line; line = sprintf("%24s", "")} \
+	    line = line " " words[i]} print line}' $(MAKEFILE_LIST)
+
+.DEFAULT:
+	@echo "there is no target '$@'; make help lists all of them" >&2; exit 2
 
 ##@ Set-up
 .PHONY: setup setup-farm setup-docs setup-gnn clean
@@ -241,14 +247,14 @@ bench-startup: setup ## how long commands take from start to end; a quiet machin
 bench-idle: setup ## what an agent that has nothing to do takes: memory and processor
 	@$(BIN)/python -m benchmarks.idle --write benchmarks/idle.json $(BENCH_FLAGS)
 
-bench-models: setup .venvs/models/.ready ## exports of torch, timm and transformers: are they read and predicted?
+bench-models: setup .venvs/models/.ready ## exports of torch, timm and transformers: are they read and predicted? continues where it stopped
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.models.run $(or $(BENCH_FLAGS),--write benchmarks/models/models.json)
 
-# Gigabytes, and no part of the tests. TORCH chooses a build, such as one without CUDA.
+# Gigabytes, and no part of the tests. TORCH chooses a build, such as one without CUDA, or is the path of a wheel.
 TORCH ?= torch
 
 .venvs/models/.ready: benchmarks/models/requirements.txt
-	@$(UV) venv --quiet --clear .venvs/models
+	@$(UV) venv --quiet --clear --python $(BIN)/python .venvs/models
 	@$(UV) pip install --quiet --python .venvs/models/bin/python '$(TORCH)' -r $<
 	@touch $@
 

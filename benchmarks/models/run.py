@@ -4,13 +4,18 @@
     make bench-models BENCH_FLAGS="--quick"               three models
     make bench-models BENCH_FLAGS="--dozen --bundle FILE" a dozen, predicted from a bundle of yours
     make bench-models BENCH_FLAGS="--no-measure"          read and predicted alone
+    make bench-models BENCH_FLAGS="--write FILE --again"  everything anew
 
 Each model is exported with the defaults of torch's exporter, in an environment that the make target
 makes in .venvs/models (set TORCH to choose the build of torch, for example one without CUDA). Then
 it is read, predicted from a bundle, and, if onnxruntime runs it, measured on one thread. Every step
 has a process or an exception of its own: a model that fails is a row with a reason. Files are
 removed after each model, because all of them together are ten gigabytes; with `--exports` they stay
-in a folder, and a later run takes them from there. The figures are written after each model.
+in a folder, and a later run takes them from there.
+
+The figures are written after each model, and the same command continues where it was stopped:
+models that the file has are not examined again, unless a step of theirs was killed or did not end
+in time, or the bundle or the exporting libraries are other ones now.
 
 Without `--bundle` the newest bundle of onnxruntime in the home is used; without one, a bundle of a
 synthetic board, whose figures say nothing about this machine, so that errors are not shown.
@@ -20,26 +25,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import math
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from latfarm_controller.config import load_config
+from latfarm_controller.nearest_names import hint
 from latfarm_controller.training.bundles import newest
 from latfarm_predictors import load_bundle, read_onnx
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks.farm.machine import core_times_s
+from benchmarks.models.model_row import SIGNAL, TOO_LONG, ModelFile, ModelRow
 from benchmarks.models.suite import ALL, DOZEN, QUICK, Export, named
 from benchmarks.models.tables import by_family, by_model, families, share_read
 from benchmarks.predict_speed import train
@@ -53,44 +62,10 @@ MEASURE_S = 600.0
 """Longest duration of one measurement with its warm-up, in seconds."""
 RUNS_S = 3.0
 """Duration of the runs that are counted, in seconds."""
+LIBRARIES = ("torch", "timm", "transformers", "onnx")
+"""Libraries of the exporting environment whose versions are told."""
 SYNTHETIC_KERNELS = 200
 """Number of kernels behind the bundle of a synthetic board."""
-
-
-@dataclass
-class ModelRow:
-    """What became of one model; times in milliseconds.
-
-    Attributes:
-        name: the model.
-        family: the row of the table by family.
-        exported: whether the exporter wrote it.
-        files_bytes: sizes of its files.
-        read: whether `read_onnx` made a graph of it.
-        nodes: number of nodes of that graph.
-        predicted_ms: predicted latency; None if it was not predicted.
-        interval_ms: the interval of 90 %.
-        unsupported: nodes that are not predicted, with reasons.
-        measured_ms: latency in onnxruntime; None if it does not run there.
-        reasons: why a step failed, by step.
-    """
-
-    name: str
-    family: str
-    exported: bool = False
-    files_bytes: Mapping[str, int] | None = None
-    read: bool = False
-    nodes: int = 0
-    predicted_ms: float | None = None
-    interval_ms: tuple[float, float] | None = None
-    unsupported: Sequence[str] = ()
-    measured_ms: float | None = None
-    reasons: Mapping[str, str] | None = None
-
-    @property
-    def predicted(self) -> bool:
-        """Whether the latency is predicted with all ops of the model."""
-        return self.predicted_ms is not None and not self.unsupported
 
 
 def last_line(text: str) -> str:
@@ -113,9 +88,10 @@ def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "", f"it took longer than {longest_s:.0f} s"
+        return "", f"{TOO_LONG}{longest_s:.0f} s"
     if done.returncode:
-        return "", last_line(done.stderr) if done.returncode > 0 else f"signal {-done.returncode}"
+        failed = last_line(done.stderr)
+        return "", failed if done.returncode > 0 else f"{SIGNAL}{-done.returncode}"
     return done.stdout, ""
 
 
@@ -179,56 +155,95 @@ def folder_of(export: Export, exports: Path | None, temporary: str) -> Iterator[
         yield Path(folder)
 
 
+def exporting_versions() -> dict[str, str]:
+    """Versions of the libraries that export, in the environment that the make target made.
+
+    Raises:
+        SystemExit: the environment lacks one of them.
+    """
+    script = (
+        "import json, importlib.metadata as m; "
+        f"print(json.dumps({{name: m.version(name) for name in {LIBRARIES!r}}}))"
+    )
+    told, why = call((PYTHON, "-c", script), MEASURE_S)
+    if why:
+        raise SystemExit(f"{PYTHON} is not complete ({why}): remove .venvs/models and try again")
+    versions: dict[str, str] = json.loads(told)
+    return versions
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Examine the models that were asked for; the figures are written after each of them."""
     names = QUICK if arguments.quick else DOZEN if arguments.dozen else tuple(arguments.models)
     suite = named(names) if names else ALL
-    cores = sorted(os.sched_getaffinity(0))
-    began_s, (_, stolen_before_s) = time.monotonic(), core_times_s(cores)
-    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="latfarm-models-") as text:
         bundle, kind = bundle_of(arguments.bundle, Path(text))
         predictor = load_bundle(bundle)
-        rows: list[ModelRow] = []
-        versions: Mapping[str, str] = {}
+        same = {"platform": predictor.platform, "bundle": kind, "versions": exporting_versions()}
+        if kind != "synthetic":
+            same["bundle_sha256"] = hashlib.sha256(bundle.read_bytes()).hexdigest()
+        file = ModelFile(arguments.write, same, again=arguments.again)
+        if file.replaced:
+            print(f"{arguments.write} is of another bundle or other libraries", file=sys.stderr)
+        known = dict(file.rows)
+        found = figures(in_order(known), same)
         for number, export in enumerate(suite, 1):
-            with folder_of(export, arguments.exports, text) as folder:
-                rows.append(examined(export, predictor, folder, measured=arguments.measure))
-                told = folder / "export.json"
-                versions = json.loads(told.read_text())["versions"] if told.exists() else versions
-            print(f"{number} of {len(suite)}: {rows[-1].name}: {story(rows[-1])}", file=sys.stderr)
-            steal_s = core_times_s(cores)[1] - stolen_before_s
-            steal = steal_s / ((time.monotonic() - began_s) * len(cores))
-            found = figures(rows, predictor.platform, kind, versions, steal)
-            if arguments.write:
-                text_of = json.dumps(found, indent=1, allow_nan=False)
-                arguments.write.write_text(text_of + "\n", encoding="utf-8")
+            said = f"{number} of {len(suite)}: {export.name}"
+            before = known.get(export.name)
+            if before is not None and before.final(measured=arguments.measure):
+                print(f"{said}: is in the file already", file=sys.stderr)
+                continue
+            with folder_of(export, arguments.exports, text) as folder, Steal() as steal:
+                row = examined(export, predictor, folder, measured=arguments.measure)
+            known[export.name] = replace(row, steal=steal.share)
+            print(f"{said}: {story(row)}", file=sys.stderr)
+            found = figures(in_order(known), same)
+            file.write(found)
     return found
 
 
-def figures(
-    rows: Sequence[ModelRow],
-    platform_name: str,
-    kind: str,
-    versions: Mapping[str, str],
-    steal: float,
-) -> dict[str, Any]:
-    """The figures of the models that were examined so far, as plain JSON types."""
+def in_order(rows: Mapping[str, ModelRow]) -> list[ModelRow]:
+    """Rows in the order of the suite; those of models that the suite no longer has are left out."""
+    return [rows[export.name] for export in ALL if export.name in rows]
+
+
+def figures(rows: Sequence[ModelRow], same: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of the models that were examined so far, as plain JSON types.
+
+    Args:
+        rows: the models.
+        same: platform, bundle and versions, which all rows share.
+    """
     cores = sorted(os.sched_getaffinity(0))
+    steals = [row.steal for row in rows if row.steal is not None]
     return {
-        "platform": platform_name,
-        "bundle": kind,
+        **same,
         "read_share": share_read(rows),
         "models": [asdict(row) | {"predicted": row.predicted} for row in rows],
-        "families": by_family(rows, with_errors=kind != "synthetic"),
-        "versions": versions,
+        "families": by_family(rows, with_errors=same["bundle"] != "synthetic"),
         "host": {
             "machine": platform.machine(),
             "cores": len(cores),
             "load": [round(value, 2) for value in os.getloadavg()],
-            "steal": round(steal, 4),
+            "steal": max(steals, default=None),
         },
     }
+
+
+class Steal:
+    """The share of the cores' time that the hypervisor took during a block, as `share`."""
+
+    def __enter__(self) -> Self:
+        self.share: float | None = None
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._began_s = time.monotonic()
+        self._before_s = core_times_s(self._cores)[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        taken_s = core_times_s(self._cores)[1] - self._before_s
+        passed_s = (time.monotonic() - self._began_s) * len(self._cores)
+        self.share = round(taken_s / passed_s, 4) if passed_s > 0.0 else None
 
 
 def story(row: ModelRow) -> str:
@@ -240,8 +255,8 @@ def story(row: ModelRow) -> str:
     return "read, predicted and measured" if row.measured_ms is not None else "read and predicted"
 
 
-def main() -> None:
-    """Examine the suite, print the tables, and write the figures."""
+def main() -> int:
+    """Examine the suite, print the tables, and write the figures; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of the suite; all by default")
     parser.add_argument("--quick", action="store_true", help="three models")
@@ -254,20 +269,35 @@ def main() -> None:
         help="read and predict alone; for a machine that is busy",
     )
     parser.add_argument("--exports", type=Path, help="keep exports in this folder, and reuse them")
-    parser.add_argument("--write", type=Path, help="also write the figures as JSON to this file")
+    parser.add_argument(
+        "--write", type=Path, help="file for the figures, which a later run continues"
+    )
+    parser.add_argument("--again", action="store_true", help="also examine what that file has")
     arguments = parser.parse_args()
+    try:
+        named(tuple(arguments.models))
+    except KeyError as error:
+        offered = hint(str(error.args[0]), [export.name for export in ALL])
+        parser.error(f"no model {error} in the suite{offered}")
     if not PYTHON.exists():
         raise SystemExit(f"{PYTHON} is missing: make bench-models makes it")
-    found = run(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = run(arguments)
+    except KeyboardInterrupt:
+        written = arguments.write is not None
+        print("stopped" + "; the same command continues" * written, file=sys.stderr)
+        return 130
     print(by_model(found["models"], with_errors=found["bundle"] != "synthetic"))
     print(families(found["families"]))
     host = found["host"]
     load = " ".join(map(str, host["load"]))
     print(
         f"{found['read_share']:.0%} of {len(found['models'])} models read and predicted; "
-        f"load {load}, steal {host['steal']:.1%}"
+        f"load {load}, steal of a model at most {host['steal'] or 0.0:.1%}"
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

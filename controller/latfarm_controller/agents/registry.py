@@ -65,6 +65,11 @@ class BoardEntry:
                 raise UsageError(
                     f"board {self.name} dials in, so it cannot have the address {self.address!r}"
                 )
+        elif not self.address:
+            raise UsageError(
+                f"board {self.name} has no address: it must be host:port, as 192.0.2.7:7440, or "
+                "the board calls this controller (--dials-in)"
+            )
         elif not match or not 0 < int(match[2]) <= 65535:
             raise UsageError(
                 f"address {self.address!r} of board {self.name}: must be host:port, "
@@ -149,7 +154,7 @@ class Registry:
             if entry.name in known and not replace:
                 raise UsageError(
                     f"board {entry.name!r} is known already, at {known[entry.name].where}; "
-                    "remove it first"
+                    "--replace changes its entry"
                 )
             for other in known.values():
                 same = bool(entry.address) and other.address == entry.address

@@ -208,7 +208,6 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
         "as timed, ms",
         "corrected, ms",
         "standard error, ms",
-        "passes, corrected, ms",
         "predicted, ms",
         "error",
         "interval, ms",
@@ -223,7 +222,6 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
                 page.cell(f"{row.timed_ms:.2f}"),
                 page.cell(f"{row.corrected_ms:.2f}"),
                 page.cell(_unless_single(row.standard_error_ms)),
-                page.cell(", ".join(f"{latency:.2f}" for latency in row.passes_ms)),
                 page.cell(f"{row.answer.latency_ms:.2f}"),
                 page.cell(
                     _percent(row.error, sign=True), "good" if abs(row.error) <= 0.1 else "bad"
@@ -240,6 +238,21 @@ def _networks(rows: Sequence[NetworkRow]) -> str:
     )
 
 
+def _passes(rows: Sequence[NetworkRow]) -> str:
+    """The latency of each pass, behind a line to click on."""
+    body = page.table(
+        ["network", "passes, corrected, ms"],
+        (
+            [
+                page.cell(row.network),
+                page.cell(", ".join(f"{latency:.2f}" for latency in row.passes_ms), "text"),
+            ]
+            for row in rows
+        ),
+    )
+    return f"<details><summary>each pass</summary>{body}</details>"
+
+
 def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
     blocks = []
     for row in rows:
@@ -249,7 +262,9 @@ def _breakdown(rows: Sequence[NetworkRow], most: int = 12) -> str:
             (
                 [
                     page.cell(kernel.type),
-                    page.cell(" ".join(f"{k}={v}" for k, v in kernel.configuration.items())),
+                    page.cell(
+                        " ".join(f"{k}={v}" for k, v in kernel.configuration.items()), "text"
+                    ),
                     page.cell(f"{kernel.latency_ms:.3f}"),
                     page.cell("{:.3f} to {:.3f}".format(*kernel.interval_ms)),
                     page.cell(in_words(kernel.source)),
@@ -315,7 +330,7 @@ def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
             "too. Bars are the predicted intervals; the band is +-10 %. The predictor saw no "
             "measurement of these networks.",
         ),
-        page.section("Networks", _networks(rows)),
+        page.section("Networks", _networks(rows) + _passes(rows)),
         energy.section(report.energies),
         page.section("Where the time goes", _breakdown(rows)),
         page.section(
@@ -356,7 +371,7 @@ def _listed(texts: Mapping[str, str]) -> str:
     """A table of texts and their names; empty without any."""
     if not texts:
         return ""
-    return page.table(["", ""], ([page.cell(k), page.cell(v)] for k, v in texts.items()))
+    return page.table(["", ""], ([page.cell(k), page.cell(v, "text")] for k, v in texts.items()))
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> str:

@@ -108,6 +108,11 @@ def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
     if platform not in found:
         if platform in newest(bundles_dir):
             read_register(bundles_dir / platform)  # raises the error that left it out
+        if platform == SAMPLE:
+            raise UsageError(
+                "the sample bundle is a part of latfarm, which latfarm predict alone reads; "
+                f"platforms with a bundle: {known}"
+            )
         raise UsageError(
             f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
             f"{hint(platform, (*found, SAMPLE))}; latfarm platforms lists those of boards, and "

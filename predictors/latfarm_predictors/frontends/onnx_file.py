@@ -137,6 +137,36 @@ def contents_of(source: Source) -> Contents:
     return found
 
 
+_OTHER_FILES = (
+    (b"PK\x03\x04", "a zip file, as PyTorch's .pt and .pt2", "export it with torch.onnx.export"),
+    (b"\x80\x02", "a pickle of Python, as older .pt files", "export it with torch.onnx.export"),
+    (b"\x89HDF", "an HDF5 file, as Keras writes it", "convert it, for example with tf2onnx"),
+    (b"\x1f\x8b", "compressed by gzip", "unpack it first"),
+    (b"<!DOCTYPE", "a web page", "download the model itself"),
+    (b"<html", "a web page", "download the model itself"),
+)
+"""Files that people mistake for models: how they begin, what they are, and the remedy. The first
+bytes are those of the formats' specifications."""
+
+
+def _no_model(
+    path: Path, data: memoryview, lacks: str = ", or is cut off; export or copy it again"
+) -> str:
+    """The message for a file that is no ONNX model, with what it is instead where that is known.
+
+    Args:
+        path: the file.
+        data: its bytes.
+        lacks: the end of the message where nothing else is known.
+    """
+    begin = bytes(data[:16])
+    for first, what, remedy in _OTHER_FILES:
+        if begin.lower().startswith(first.lower()):
+            return f"{path}: is not an ONNX model, but {what}; {remedy}"
+    wanted = "a TFLite model" if path.suffix.lower() == ".tflite" else "an ONNX model"
+    return f"{path}: is not {wanted}{lacks}"
+
+
 def open_model(source: Source) -> ModelFile:
     """Open an ONNX model.
 
@@ -149,13 +179,9 @@ def open_model(source: Source) -> ModelFile:
         skeleton = skeleton_of(data)
         model.ParseFromString(skeleton.data)
     except (DecodeError, WireError) as error:
-        raise ModelFileError(
-            f"{file}: is not an ONNX model, or is cut off; export or copy it again"
-        ) from error
+        raise ModelFileError(_no_model(file, data)) from error
     if not model.graph.node:
-        raise ModelFileError(
-            f"{file}: is not an ONNX model: it has no graph; export the model again"
-        )
+        raise ModelFileError(_no_model(file, data, ": it has no graph; export the model again"))
     # protobuf returns text that is not UTF-8 as bytes.
     sound = all(isinstance(text, str) for text in _texts(model))
     if not sound or not all(node.op_type.isidentifier() for node in model.graph.node):

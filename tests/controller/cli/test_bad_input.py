@@ -157,6 +157,17 @@ def test_bad_shapes(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_file_and_a_platform_that_are_named_twice_are_told_once(
+    command: str, latfarm: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    empty(path)
+    ended = latfarm(command, path, path, *PLATFORM, *PLATFORM)
+    assert ended.code == 2
+    assert ended.line.startswith(f"latfarm: {path}: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_folder_without_models(command: str, latfarm: Any, home: Path, tmp_path: Path) -> None:
     ended = latfarm(command, tmp_path, *PLATFORM)
     assert (ended.code, home.exists()) == (2, False)
@@ -216,9 +227,12 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("bundle", "export", "-p", "p", "x.zip"), "there is no bundle for platform 'p'"),
         (("bundle", "import", "x.zip"), "no such file"),
         (("boards", "add", "b", "nowhere"), "host:port"),
+        (("boards", "add", "b"), "board b has no address: it must be host:port"),
         (("boards", "add", "b/c", "127.0.0.1:1"), "board name"),
         (("boards", "remove", "b"), "no board 'b'"),
         (("bundle", "show"), "no platform has a bundle yet"),
+        (("bundle", "show", "-p", "sample"), "latfarm predict alone reads"),
+        (("compare", "x.onnx"), "latfarm demo makes one for this machine"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_starts(

@@ -86,6 +86,22 @@ def test_page_is_well_formed_and_loads_nothing() -> None:
     assert "T &amp; t" in html
 
 
+def test_no_table_is_wider_than_its_page_because_of_long_texts() -> None:
+    html = networks.render(
+        networks.NetworksReport(
+            title="t", lead="l", conditions={"libraries": "a=1 " * 60}, campaign={}
+        ),
+        ROWS,
+    )
+    assert "thead th{vertical-align:bottom;white-space:normal}" in html
+    assert f'<td class="text">{"a=1 " * 60}</td>' in html
+    heading = html.split("<h2>Networks</h2>")[1].split("</thead>")[0]
+    assert "passes" not in heading, "passes stand in a table of their own"
+    assert "<summary>each pass</summary>" in html
+    cells = html.split("<summary>each pass</summary>")[1].split("</details>")[0]
+    assert '<td class="text">10.00, 10.20</td>' in cells
+
+
 def test_agreement_marks_points_inside_and_outside() -> None:
     text = svg.agreement([svg.Point("x", 10, 10, 9, 11), svg.Point("y", 10, 20, 18, 22)])
     assert text.count('class="inside"') == 1

@@ -112,3 +112,9 @@ def test_a_thousand_boards_fit_into_a_line() -> None:
     assert text.startswith("unknown platform 'p'; known: none; not reachable: b1 (away); ")
     assert text.endswith("; and 980 more")
     assert "latfarm boards add" in unknown_platform("p", [])
+
+
+def test_the_sample_is_not_offered_to_whoever_asked_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="latfarm predict alone reads") as refused:
+        bundles.choose(tmp_path, "sample")
+    assert "did you mean" not in str(refused.value)

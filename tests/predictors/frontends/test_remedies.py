@@ -46,3 +46,25 @@ def test_the_length_of_a_sequence_is_not_told_as_channels(
     with pytest.raises(DynamicShapeError) as caught:
         read_onnx(path)
     assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "told"),
+    [
+        ("net.pt2", b"PK\x03\x04\x00\x00", r"a zip file.*torch\.onnx\.export"),
+        ("net.pt", b"\x80\x02\x8a\x0a", r"a pickle.*torch\.onnx\.export"),
+        ("net.h5", b"\x89HDF\r\n\x1a\n", "HDF5.*tf2onnx"),
+        ("net.onnx", b"\x1f\x8b\x08", "gzip; unpack it first"),
+        ("net.onnx", b"<!doctype html><title>404", "a web page; download the model itself"),
+        ("net.onnx", b"<HTML>", "a web page; download the model itself"),
+        ("net.tflite", b"this is no model", "is not a TFLite model, or is cut off"),
+        ("net.onnx", b"this is no model", "is not an ONNX model, or is cut off"),
+    ],
+)
+def test_what_people_mistake_for_a_model_is_told_by_its_name(
+    name: str, begin: bytes, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(begin + bytes(200))
+    with pytest.raises(ModelFileError, match=told):
+        read_onnx(path)

@@ -91,7 +91,13 @@ def list_bundles(
     if as_json:
         output.json_text([{"platform": p, "path": str(path)} for p, path in in_use.items()])
         return
-    output.table("", ["platform", "bundle"], [[p, str(path)] for p, path in in_use.items()])
+    output.table(
+        "",
+        ["platform", "bundle"],
+        [[p, str(path)] for p, path in in_use.items()],
+        empty="no platform has a bundle yet; latfarm demo makes one for this machine, and latfarm "
+        "predict MODEL --platform sample needs none",
+    )
 
 
 @app.command("show", cls=PlatformOnce)

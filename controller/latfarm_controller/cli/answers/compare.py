@@ -62,7 +62,10 @@ def compare(
 
     platforms = list(dict.fromkeys(platform or [])) or list(newest(load_config().bundles_dir))
     if not platforms:
-        raise UsageError("no platform has a bundle yet; name platforms with --platform")
+        raise UsageError(
+            "no platform has a bundle yet: latfarm demo makes one for this machine; with "
+            "--platform, stored measurements of a platform are compared without one"
+        )
     files, _ = inputs.model_files(models)
     found = list(estimate_many(files, platforms, batch_size=batch, predict=not no_predict))
     code = 0

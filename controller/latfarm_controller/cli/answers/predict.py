@@ -13,6 +13,7 @@ from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction, show_one, show_table
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
+from latfarm_controller.nearest_names import hint
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
@@ -187,5 +188,6 @@ def _baselines(names: list[str]) -> list[str]:
         if name not in BASELINES:
             raise UsageError(
                 f"there is no baseline {name!r}; known baselines: {', '.join(BASELINES)}"
+                f"{hint(name, BASELINES)}"
             )
     return list(dict.fromkeys(names))

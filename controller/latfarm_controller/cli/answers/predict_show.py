@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_KERNELS = 8
 """Number of kernels that the table shows, the longest first."""
+ROOM_FOR_CONFIGURATIONS = 120
+"""Columns of a terminal from which on configurations of kernels are shown; else their layers."""
 MOST_NAMED = 3
 """Largest number of files that a remark on a table names in its command; for more, it names what
 the caller named."""
@@ -117,13 +119,22 @@ def _show_kernels(answer: Answer, cost: EnergyAnswer | None) -> None:
 
     order = sorted(range(len(answer.kernels)), key=lambda i: -answer.kernels[i].latency_ms)
     longest = order[:MOST_KERNELS]
+    console = output.out()
+    # Configurations take six lines and more each where they are broken.
+    narrow = console.is_terminal and console.width < ROOM_FOR_CONFIGURATIONS
     output.table(
         "",
-        ["kernel", "configuration", "ms", "interval", *(["mJ"] if cost else []), "source"],
+        [
+            *("kernel", "at layer" if narrow else "configuration", "ms", "interval"),
+            *(["mJ"] if cost else []),
+            "source",
+        ],
         [
             [
                 kernel.type,
-                " ".join(f"{k}={v}" for k, v in kernel.configuration.items()),
+                kernel.nodes[0]
+                if narrow
+                else " ".join(f"{k}={v}" for k, v in kernel.configuration.items()),
                 f"{kernel.latency_ms:.4f}",
                 "{:.4f} to {:.4f}".format(*kernel.interval_ms),
                 *([f"{cost.kernels[index].energy_mj:.4g}"] if cost else []),
@@ -135,7 +146,8 @@ def _show_kernels(answer: Answer, cost: EnergyAnswer | None) -> None:
     )
     if len(answer.kernels) > len(longest):
         hidden = len(answer.kernels) - len(longest)
-        output.out().print(f"... and {hidden} shorter kernels (--json)")
+        told = "the others, and all configurations: --json" if narrow else "--json"
+        output.out().print(f"... and {hidden} shorter kernels ({told})")
 
 
 def show_table(found: Sequence[Sequence[Prediction]], asked: Sequence[Path]) -> None:

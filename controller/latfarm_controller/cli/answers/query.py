@@ -221,12 +221,13 @@ def query(
     )
     files, several = inputs.model_files(models)
     read = partial(inputs.read_model, batch=batch, shape=shape or [], optimise=optimise)
-    asked = _Asked(files, platform, options, read)
+    platforms = list(dict.fromkeys(platform))
+    asked = _Asked(files, platforms, options, read)
     shown = _ask(asked, wait_s, energy=energy, predict=predict)
     if asked.unread == len(files):
         return 2
     shown.code = max(shown.code, 2 if asked.unread else 0)
-    _show(shown, several=several, with_platform=len(platform) > 1, as_json=as_json)
+    _show(shown, several=several, with_platform=len(platforms) > 1, as_json=as_json)
     return shown.code
 
 

@@ -125,6 +125,7 @@ def list_results(
             ]
             for m, details in found
         ],
+        empty="no such measurement yet; latfarm query MODEL --platform PLATFORM makes one",
     )
 
 

@@ -176,6 +176,7 @@ def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> N
             ]
             for c in found
         ],
+        empty="no campaign yet; latfarm characterize --platform PLATFORM starts one",
     )
 
 

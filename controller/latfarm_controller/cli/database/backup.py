@@ -112,7 +112,7 @@ def list_(folder: Folder, as_json: inputs.Json = False) -> None:
         for path, each in found
     ]
     header = ["backup", "made", "host", "latfarm", "measurements", "bytes"]
-    output.table("", header, rows)
+    output.table("", header, rows, empty="no backup yet; latfarm backup create makes one")
 
 
 @app.command()

@@ -49,7 +49,12 @@ def audit(
         ]
         for entry in found
     ]
-    output.table("", ["when", "by", "action", "what", "details"], rows)
+    output.table(
+        "",
+        ["when", "by", "action", "what", "details"],
+        rows,
+        empty="nothing was done in this home yet",
+    )
 
 
 def _text(value: object) -> str:

@@ -86,6 +86,7 @@ def list_boards(
             ]
             for b in boards
         ],
+        empty="no board yet; latfarm boards add NAME HOST:PORT adds one",
     )
 
 

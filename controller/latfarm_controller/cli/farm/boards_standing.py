@@ -153,7 +153,9 @@ def events(
         ]
         for event in found
     ]
-    output.table("", ["when", "board", "event", "by", "reason"], rows)
+    output.table(
+        "", ["when", "board", "event", "by", "reason"], rows, empty="no board has an event yet"
+    )
 
 
 def _event_json(event: BoardEvent) -> dict[str, Any]:

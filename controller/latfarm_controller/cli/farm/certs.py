@@ -255,7 +255,8 @@ def list_certificates(as_json: inputs.Json = False) -> None:
         ]
         for one in found
     ]
-    output.table("", ["name", "role", "state", "expires", "serial", "sha256"], rows)
+    header = ["name", "role", "state", "expires", "serial", "sha256"]
+    output.table("", header, rows, empty="no certificate yet; latfarm certs issue makes one")
 
 
 @authority_app.command()

@@ -27,6 +27,10 @@ def doctor(
     from latfarm_controller.cli.farm.doctor_checks import MISSING, examine
     from latfarm_controller.config import load_config
 
+    told = output.err()
+    if told.is_terminal:
+        # Loading each runtime takes seconds on an idle machine, and a minute on a busy one.
+        told.print("asking the agent of this machine, which loads each runtime", style="dim")
     findings = list(examine(load_config()))
     if as_json:
         output.json_text([finding.to_json() for finding in findings])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -129,6 +130,19 @@ def _protection(told: Mapping[str, str]) -> Finding:
     return Finding("protection", OK, "; ".join(f"{name} {text}" for name, text in told.items()))
 
 
+def _no_agent(story: str) -> Finding:
+    """An agent that is not installed, or that fails.
+
+    Args:
+        story: what it wrote to standard error.
+    """
+    last = (story.strip().splitlines() or ["no output"])[-1]
+    if find_spec("latfarm_agent") is None:
+        remedy = "pip install latfarm-agent, or: make setup"
+        return Finding("agent", MISSING, "not installed", remedy)
+    return Finding("agent", MISSING, last, "see the whole story with: latfarm-agent describe")
+
+
 def _board() -> Iterator[Finding]:
     """What the agent of this machine says about itself; it runs as a process of its own."""
     command = [sys.executable, "-m", "latfarm_agent.cli", "describe", "--name", "local", "--json"]
@@ -137,10 +151,12 @@ def _board() -> Iterator[Finding]:
             command, capture_output=True, text=True, timeout=DESCRIBE_S, check=True
         )
         data = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        slow = f"it did not describe itself within {DESCRIBE_S:.0f} s"
+        yield Finding("agent", WARNING, slow, "try again when this machine has less to do")
+        return
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        story = getattr(error, "stderr", None) or str(error)
-        last = (story.strip().splitlines() or ["no output"])[-1]
-        yield Finding("agent", MISSING, last, "pip install latfarm-agent, or: make setup")
+        yield _no_agent(getattr(error, "stderr", None) or str(error))
         return
     for runtime in data["runtimes"]:
         name = f"runtime {runtime['name']}"

@@ -117,6 +117,9 @@ def chosen_by(tags: Sequence[str] | None) -> dict[str, list[str]]:
 def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
     """The files of models among `paths`, each folder replaced by the files in it.
 
+    Hidden files and folders, such as those of version control and of virtual environments, are left
+    out of folders. A file that is named twice counts once.
+
     Returns:
         The files, and whether the answer is a list: several files, or a folder, were named.
 
@@ -130,12 +133,22 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
             files.append(path)
             continue
         in_folder = True
-        found = sorted(file for end in SUFFIXES for file in path.rglob(f"*{end}"))
+        found = sorted(
+            file
+            for end in SUFFIXES
+            for file in path.rglob(f"*{end}")
+            if not file.is_dir() and not _hidden(file.relative_to(path))
+        )
         if not found:
             ends = " or ".join(f"*{end}" for end in SUFFIXES)
             raise UsageError(f"{path}: this folder holds no {ends} file")
         files.extend(found)
-    return files, in_folder or len(files) > 1
+    return list(dict.fromkeys(files)), in_folder or len(files) > 1
+
+
+def _hidden(path: Path) -> bool:
+    """Whether a file, or a folder on the way to it, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -11,6 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from latfarm_controller.cli.shell.column_widths import (
+    SHORT,
+    SHORT_IN_FILES,
+    column_widths,
+    least_width,
+)
 from latfarm_controller.cli.shell.printable import console, printable
 
 if TYPE_CHECKING:
@@ -148,18 +154,63 @@ def energy_cells(measurement: Measurement) -> tuple[str, str, str]:
     return f"{measurement.energy_mj:.4g}", f"{spread_mj:.2g}", measurement.energy_source
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns after the first whose cells are all numbers are right-aligned."""
+def table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = ""
+) -> None:
+    """Print a table; columns after the first whose cells are all numbers are right-aligned.
+
+    Where a terminal is too narrow for it, each row is printed as lines of their own, a line for
+    each cell. What is no terminal has always room.
+
+    Args:
+        title: a line above the table; empty: none.
+        header: titles of the columns.
+        rows: the cells.
+        empty: what a terminal shows instead of a table without rows: what there is none of, and
+            the command that makes some.
+    """
     from rich.table import Table
 
-    grid = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for index, name in enumerate(header):
-        cells = [row[index] for row in rows]
+    shown = [[printable(text) for text in row] for row in rows]
+    made = out()
+    if made.is_terminal and empty and not rows:
+        made.print(empty, style="dim", soft_wrap=True)
+        return
+    short = SHORT if made.is_terminal else SHORT_IN_FILES
+    if not made.is_terminal:
+        made.width = max(made.width, least_width(header, shown, short))
+    layout = column_widths(header, shown, made.width, short)
+    if layout is None:
+        _print_rows(title, header, shown)
+        return
+    grid = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, layout.gap - 1, 0, 1),
+    )
+    for index, (name, width) in enumerate(zip(header, layout.columns, strict=True)):
+        cells = [row[index] for row in shown]
         numbers = bool(cells) and all(_is_number(text) for text in cells)
-        grid.add_column(name, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*map(printable, row))
-    out().print(grid)
+        grid.add_column(name, justify="right" if numbers else "left", overflow="fold", width=width)
+    for row in shown:
+        grid.add_row(*row)
+    made.print(grid)
+
+
+def _print_rows(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table row by row: a line for each cell that is not empty, its title before it."""
+    made = out()
+    if title:
+        made.print(title, style="italic")
+    widest = max(map(len, header))
+    for number, row in enumerate(rows):
+        if number:
+            made.print()
+        for name, text in zip(header, row, strict=True):
+            for index, line in enumerate(text.splitlines()):
+                made.print(f"{'' if index else name:<{widest}}  {line}", soft_wrap=True)
 
 
 def _is_number(text: str) -> bool:

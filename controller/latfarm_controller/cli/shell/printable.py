@@ -84,8 +84,15 @@ class PrintableStream(io.TextIOBase):
 
 @contextmanager
 def printable_streams() -> Iterator[None]:
-    """Write only printable text to standard output and standard error during the block."""
+    """Write only printable text to standard output and standard error during the block.
+
+    What the encoding of the terminal cannot express, such as ± in a terminal of ASCII alone, is
+    written as its number from then on, instead of ending the command.
+    """
     before = sys.stdout, sys.stderr
+    for stream in before:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout = cast("TextIO", PrintableStream(sys.stdout))
     sys.stderr = cast("TextIO", PrintableStream(sys.stderr))
     try:

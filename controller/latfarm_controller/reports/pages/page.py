@@ -27,10 +27,13 @@ margin:16px 0}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:6px 10px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600;font-size:13px}
+thead th{vertical-align:bottom;white-space:normal}
+td.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:180px}
 td.good{color:var(--good)}td.bad{color:var(--bad)}svg{width:100%;height:auto;display:block}
 svg text{font-size:11px;fill:var(--ink)}svg .tick{fill:var(--soft)}
 svg .label{fill:var(--soft);font-size:12px}
-.grid{stroke:var(--line)}.axis{stroke:var(--soft);stroke-dasharray:4 4}.band{fill:var(--band)}
+.grid{stroke:var(--line)}.lead{stroke:var(--soft)}.axis{stroke:var(--soft);stroke-dasharray:4 4}
+.band{fill:var(--band)}
 .inside line{stroke:var(--good);stroke-width:2}.inside circle{fill:var(--good)}
 .outside line{stroke:var(--bad);stroke-width:2}.outside circle{fill:var(--bad)}
 .fused{fill:var(--accent)}.separate{fill:var(--line)}
@@ -45,7 +48,7 @@ padding:3px 12px;font-size:13px;background:var(--card)}nav a:hover,nav a:focus{
 border-color:var(--accent)}section{scroll-margin-top:8px;overflow-x:visible}
 .scroll{overflow-x:auto;margin:0 -20px 14px;padding:0 20px}.scroll:focus-visible{outline:2px solid
 var(--accent)}p.caption{color:var(--soft);font-size:13px;margin:10px 0 4px}
-thead th{vertical-align:bottom;white-space:normal}td.left{text-align:left}
+td.left{text-align:left}
 td.text{text-align:left;white-space:normal;min-width:180px;max-width:520px}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));
 gap:24px 28px}figure{margin:0;min-width:0}figcaption{font-size:13px;margin:0 0 4px}
@@ -78,7 +81,7 @@ summary{font-size:14px;padding:3px 0}
 
 
 def cell(value: object, kind: str = "") -> str:
-    """One escaped table cell; `kind` is `good`, `bad` or empty."""
+    """One escaped table cell; `kind` is `good`, `bad`, `text` (it may be wrapped) or empty."""
     mark = f' class="{kind}"' if kind else ""
     return f"<td{mark}>{escape(str(value))}</td>"
 

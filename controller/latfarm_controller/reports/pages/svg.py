@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from latfarm_controller.reports.pages.name_places import Box, PlacedName, placed
+
 WIDTH, HEIGHT = 640, 420
 """Size of a plot in units of its view box."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 16, 48
 """Margins around the axes in the same units."""
 MOST_NAMED = 6
 """Number of points that have a name where there is no room for all names."""
-_LETTER = 6.2
-"""Mean width of a letter of a name in the same units, at a font size of 11."""
+_LEGEND = Box(LEFT + 6, TOP + 2, LEFT + 190, TOP + 62)
+"""The rectangle of the legend in the same units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,11 @@ def agreement(points: Sequence[Point], *, named: bool = True) -> str:
         *_agreement_frame(scale),
     ]
     told = {p.label for p in shown} if named else _furthest(shown)
-    for index, point in enumerate(sorted(shown, key=lambda p: p.corrected_ms)):
-        parts.append(_agreement_point(scale, point, index, named=point.label in told))
+    in_order = sorted(shown, key=lambda p: p.corrected_ms)
+    places = _places(scale, in_order, told)
+    parts += [_lead(place) for place in places if place.led]
+    parts += [_agreement_point(scale, point) for point in in_order]
+    parts += [_name(place) for place in places]
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text class="label" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
@@ -153,28 +158,44 @@ def _agreement_frame(scale: _LogScale) -> list[str]:
     ]
 
 
-def _agreement_point(scale: _LogScale, point: Point, index: int, *, named: bool) -> str:
-    """One network with its interval.
-
-    Names of neighbours lie on opposite sides of the diagonal, unless a name would leave the plot.
-    """
+def _agreement_point(scale: _LogScale, point: Point) -> str:
+    """One network with its interval, and its name as a tooltip."""
     kind = "inside" if point.inside else "outside"
     px, py = scale.x(point.corrected_ms), scale.y(point.predicted_ms)
-    reach = 8 + _LETTER * len(point.label)
-    on_the_right = (index % 2 == 1 or px - reach < LEFT) and px + reach <= WIDTH - RIGHT
-    anchor, dx, dy = ("start", 8, 14) if on_the_right else ("end", -8, -7)
-    name = (
-        f'<text x="{px + dx:.1f}" y="{py + dy:.1f}" text-anchor="{anchor}">'
-        f"{escape(point.label)}</text>"
-        if named
-        else ""
-    )
     return (
         f'<g class="{kind}"><title>{escape(point.label)}: corrected {point.corrected_ms:.3g} ms, '
         f"predicted {point.predicted_ms:.3g} ms</title>"
         f'<line x1="{px:.1f}" x2="{px:.1f}" y1="{scale.y(point.low_ms):.1f}" '
-        f'y2="{scale.y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>'
-        f"{name}</g>"
+        f'y2="{scale.y(point.high_ms):.1f}"/><circle cx="{px:.1f}" cy="{py:.1f}" r="4.5"/></g>'
+    )
+
+
+def _places(scale: _LogScale, points: Sequence[Point], told: set[str]) -> list[PlacedName]:
+    """Where the names that are `told` stand; they keep clear of all points and intervals."""
+    names, taken = [], [_LEGEND]
+    for point in points:
+        px, py = scale.x(point.corrected_ms), scale.y(point.predicted_ms)
+        taken.append(Box(px - 6, py - 6, px + 6, py + 6))
+        taken.append(Box(px - 3, scale.y(point.high_ms), px + 3, scale.y(point.low_ms)))
+        if point.label in told:
+            names.append((point.label, px, py))
+    return placed(names, taken, Box(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM))
+
+
+def _lead(place: PlacedName) -> str:
+    """A line from a mark to its name."""
+    end = place.x - 2 if place.on_the_right else place.x + 2
+    return (
+        f'<line class="lead" x1="{place.mark_x:.1f}" y1="{place.mark_y:.1f}" '
+        f'x2="{end:.1f}" y2="{place.middle_y:.1f}"/>'
+    )
+
+
+def _name(place: PlacedName) -> str:
+    anchor = "start" if place.on_the_right else "end"
+    return (
+        f'<text x="{place.x:.1f}" y="{place.baseline:.1f}" text-anchor="{anchor}">'
+        f"{escape(place.text)}</text>"
     )
 
 
@@ -217,7 +238,8 @@ def matrix(verdicts: Sequence[tuple[str, str, str]]) -> str:
 
 _ALONE = (
     "text{font:11px sans-serif;fill:#1c2330}.tick,.label{fill:#5b6575}.label{font-size:12px}"
-    ".grid{stroke:#d9dee6}.axis{stroke:#5b6575;stroke-dasharray:4 4}.band{fill:#2457c51a}"
+    ".grid{stroke:#d9dee6}.lead{stroke:#98a3b5}.axis{stroke:#5b6575;stroke-dasharray:4 4}"
+    ".band{fill:#2457c51a}"
     ".inside line{stroke:#12805c;stroke-width:2}.inside circle{fill:#12805c}"
     ".outside line{stroke:#c2410c;stroke-width:2}.outside circle{fill:#c2410c}"
     ".fused{fill:#2457c5}.separate{fill:#d9dee6}.undecided{fill:none;stroke:#c2410c}"

@@ -70,6 +70,7 @@ def test_an_unknown_baseline_is_refused_and_all_are_listed(
     assert ended.code == 2
     assert "no baseline 'oracle'" in ended.err
     assert all(name in ended.err for name in BASELINES)
+    assert "did you mean nn-meter?" in latfarm("predict", file, "--baseline", "nnmeter").err
 
 
 def test_a_vendors_estimate_is_a_row_of_the_benchmark(

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from latfarm_controller.cli.shell import output
+from latfarm_controller.cli.shell.printable import console
 from latfarm_controller.config import load_config
 from latfarm_controller.training.bundles import next_path, open_or_sample
 from latfarm_predictors import load_sample
@@ -72,3 +74,22 @@ def test_a_bundle_comes_before_the_sample(home: Path) -> None:
     own.platform = "sample"
     save_bundle(own, next_path(folder, "sample"), {})
     assert open_or_sample(folder, "sample")[1] is False
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(80, "at layer"), (160, "configuration")])
+def test_a_narrow_terminal_shows_layers_instead_of_configurations(
+    columns: int,
+    shown: str,
+    latfarm: Latfarm,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(output, "out", lambda: console(width=columns, force_terminal=True))
+    ended = latfarm("predict", model)
+    assert ended.code == 0
+    header = next(line for line in ended.out.splitlines() if line.startswith("kernel "))
+    assert header.startswith(f"kernel {shown}") or f" {shown} " in header
+    below = ended.out[ended.out.index(header) :].splitlines()
+    assert all(len(line) <= columns for line in below)
+    assert ("family=" in ended.out) == (shown == "configuration")

@@ -31,3 +31,23 @@ def test_folder_is_searched(tmp_path: Path) -> None:
 def test_empty_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no \*\.onnx or \*\.tflite file"):
         inputs.model_files([tmp_path])
+
+
+def test_hidden_files_and_folders_with_a_models_suffix_are_no_models(tmp_path: Path) -> None:
+    for name in ("a.onnx", "._a.onnx", ".venv/data/b.onnx", "deep/c.tflite"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (tmp_path / "folder.onnx").mkdir()
+    found, several = inputs.model_files([tmp_path])
+    assert found == [tmp_path / "a.onnx", tmp_path / "deep" / "c.tflite"]
+    assert several
+    hidden = tmp_path / ".venv"
+    assert inputs.model_files([hidden])[0] == [hidden / "data" / "b.onnx"], "it was asked for"
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.onnx"
+    file.touch()
+    assert inputs.model_files([file, file]) == ([file], True)
+    assert inputs.model_files([tmp_path, file]) == ([file], True)

@@ -1,0 +1,57 @@
+"""What `latfarm doctor` says of an agent that does not answer: the remedy fits the reason."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+from latfarm_controller.cli.farm import doctor_checks
+from latfarm_controller.cli.farm.doctor_checks import MISSING, WARNING, Finding
+
+
+def fails_with(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], Finding]:
+    """The only finding about the board whose agent ends with an error."""
+
+    def find(error: Exception) -> Finding:
+        monkeypatch.setattr(doctor_checks.subprocess, "run", fails_with(error))
+        (found,) = doctor_checks._board()
+        return found
+
+    return find
+
+
+def test_a_slow_agent_is_not_called_missing(board: Callable[[Exception], Finding]) -> None:
+    found = board(subprocess.TimeoutExpired(["latfarm-agent"], 120.0))
+    assert found.state == WARNING
+    assert found.found == "it did not describe itself within 120 s"
+    assert "install" not in found.remedy
+    assert "less to do" in found.remedy
+
+
+def test_an_agent_that_fails_is_told_with_its_last_line(
+    board: Callable[[Exception], Finding],
+) -> None:
+    story = "Traceback\nRuntimeError: no such device\n"
+    found = board(subprocess.CalledProcessError(1, ["latfarm-agent"], stderr=story))
+    assert (found.state, found.found) == (MISSING, "RuntimeError: no such device")
+    assert found.remedy.endswith("latfarm-agent describe")
+
+
+def test_an_agent_that_is_not_installed_is_to_be_installed(
+    board: Callable[[Exception], Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_checks, "find_spec", lambda _: None)
+    story = "python: Error while finding module specification for 'latfarm_agent.cli'"
+    found = board(subprocess.CalledProcessError(1, ["python"], stderr=story))
+    assert (found.state, found.found) == (MISSING, "not installed")
+    assert "pip install latfarm-agent" in found.remedy
