@@ -12,6 +12,9 @@ has a process or an exception of its own: a model that fails is a row with a rea
 removed after each model, because all of them together are ten gigabytes; with `--exports` they stay
 in a folder, and a later run takes them from there. The figures are written after each model.
 
+A prediction is compared with the latency that is corrected for the slowdown of the core as the
+bundle's own data were (`latfarm_predictors.slow_core`); the latency as timed stands beside it.
+
 Without `--bundle` the newest bundle of onnxruntime in the home is used; without one, a bundle of a
 synthetic board, whose figures say nothing about this machine, so that errors are not shown.
 """
@@ -37,9 +40,11 @@ from typing import Any
 from latfarm_controller.config import load_config
 from latfarm_controller.training.bundles import newest
 from latfarm_predictors import load_bundle, read_onnx
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks.farm.machine import core_times_s
+from benchmarks.models.measuring import ExportBench
 from benchmarks.models.suite import ALL, DOZEN, QUICK, Export, named
 from benchmarks.models.tables import by_family, by_model, families, share_read
 from benchmarks.predict_speed import train
@@ -49,8 +54,6 @@ PYTHON = ROOT / ".venvs" / "models" / "bin" / "python"
 """The interpreter of the environment that exports."""
 EXPORT_S = 900.0
 """Longest duration of one export, in seconds."""
-MEASURE_S = 600.0
-"""Longest duration of one measurement with its warm-up, in seconds."""
 RUNS_S = 3.0
 """Duration of the runs that are counted, in seconds."""
 SYNTHETIC_KERNELS = 200
@@ -71,7 +74,10 @@ class ModelRow:
         predicted_ms: predicted latency; None if it was not predicted.
         interval_ms: the interval of 90 %.
         unsupported: nodes that are not predicted, with reasons.
-        measured_ms: latency in onnxruntime; None if it does not run there.
+        corrected_ms: latency in onnxruntime, corrected for the slowdown of the core in the way of
+            the bundle; None if it does not run there.
+        timed_ms: that latency as timed; None if it does not run there.
+        slowdown: the core's median slowdown meanwhile; 1 where nothing tells it.
         reasons: why a step failed, by step.
     """
 
@@ -84,13 +90,19 @@ class ModelRow:
     predicted_ms: float | None = None
     interval_ms: tuple[float, float] | None = None
     unsupported: Sequence[str] = ()
-    measured_ms: float | None = None
+    corrected_ms: float | None = None
+    timed_ms: float | None = None
+    slowdown: float = 1.0
     reasons: Mapping[str, str] | None = None
 
     @property
     def predicted(self) -> bool:
         """Whether the latency is predicted with all ops of the model."""
         return self.predicted_ms is not None and not self.unsupported
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as plain JSON types; `measured_ms` is the older name of `corrected_ms`."""
+        return asdict(self) | {"predicted": self.predicted, "measured_ms": self.corrected_ms}
 
 
 def last_line(text: str) -> str:
@@ -120,9 +132,16 @@ def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:
 
 
 def examined(
-    export: Export, predictor: PlatformPredictor, folder: Path, *, measured: bool = True
+    export: Export, predictor: PlatformPredictor, folder: Path, bench: ExportBench | None
 ) -> ModelRow:
-    """Export a model unless it is in `folder` already, read it, predict it, and measure it."""
+    """Export a model unless it is in `folder` already, read it, predict it, and measure it.
+
+    Args:
+        export: the model.
+        predictor: predicts it; its correction for a slow core is that of the latency as well.
+        folder: where its files are.
+        bench: measures it; None: it is not measured.
+    """
     row, reasons = ModelRow(export.name, export.family), {}
     told_by_export = folder / "export.json"
     if not told_by_export.exists():
@@ -134,6 +153,7 @@ def examined(
     row.exported = True
     row.files_bytes = json.loads(told_by_export.read_text())["files_bytes"]
     model = folder / "model.onnx"
+    graph: Graph | None = None
     try:
         graph = read_onnx(model)
         row.read, row.nodes = True, len(graph.nodes)
@@ -145,14 +165,15 @@ def examined(
             row.predicted_ms, row.interval_ms = answer.latency_ms, answer.interval_ms
         row.unsupported = answer.unsupported
     row.reasons = reasons
-    if not measured:
+    if bench is None:
         return row
-    words = (sys.executable, "-m", "benchmarks.models.measuring", model, str(RUNS_S))
-    told, why = call(words, MEASURE_S)
-    if why:
-        reasons["measure"] = why
+    found = bench.measure(model, graph)
+    latency = predictor.slow_core.latency(found) if found.ok else None
+    if latency is None:
+        reasons["measure"] = f"{found.error_code}: {found.error_message}"[:300]
     else:
-        row.measured_ms = float(told)
+        row.corrected_ms, row.timed_ms = latency.corrected_ms, latency.timed_ms
+        row.slowdown = latency.slowdown
     return row
 
 
@@ -186,14 +207,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     began_s, (_, stolen_before_s) = time.monotonic(), core_times_s(cores)
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="latfarm-models-") as text:
+    with contextlib.ExitStack() as stack:
+        text = stack.enter_context(tempfile.TemporaryDirectory(prefix="latfarm-models-"))
         bundle, kind = bundle_of(arguments.bundle, Path(text))
         predictor = load_bundle(bundle)
+        bench: ExportBench | None = None
+        if arguments.measure:
+            bench = stack.enter_context(ExportBench(Path(text) / "bench", RUNS_S))
         rows: list[ModelRow] = []
         versions: Mapping[str, str] = {}
         for number, export in enumerate(suite, 1):
             with folder_of(export, arguments.exports, text) as folder:
-                rows.append(examined(export, predictor, folder, measured=arguments.measure))
+                rows.append(examined(export, predictor, folder, bench))
                 told = folder / "export.json"
                 versions = json.loads(told.read_text())["versions"] if told.exists() else versions
             print(f"{number} of {len(suite)}: {rows[-1].name}: {story(rows[-1])}", file=sys.stderr)
@@ -219,7 +244,7 @@ def figures(
         "platform": platform_name,
         "bundle": kind,
         "read_share": share_read(rows),
-        "models": [asdict(row) | {"predicted": row.predicted} for row in rows],
+        "models": [row.to_json() for row in rows],
         "families": by_family(rows, with_errors=kind != "synthetic"),
         "versions": versions,
         "host": {
@@ -237,7 +262,7 @@ def story(row: ModelRow) -> str:
         return "; ".join(f"{step}: {why}" for step, why in row.reasons.items())
     if row.unsupported:
         return f"not predicted: {', '.join(row.unsupported[:3])}"
-    return "read, predicted and measured" if row.measured_ms is not None else "read and predicted"
+    return "read, predicted and measured" if row.corrected_ms is not None else "read and predicted"
 
 
 def main() -> None:
