@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, cast, get_args
@@ -55,6 +55,9 @@ _SEEDS_A_DRAW = 100_000
 """Difference between the first seeds of two draws."""
 _PATIENCE = 40
 """Number of variants of a family that are drawn in vain before the family is given up."""
+_JUDGED_PATIENCE = 80
+"""The same number for families that judge, none of which must be missing by chance: of VGG's
+variants, one in ten or so is small enough."""
 _MOST_OPTIONS = 8
 """Number of widths and resolutions that are tried until one gives a new network."""
 
@@ -65,6 +68,21 @@ class _Base:
 
     family: zoo.Family
     macs: float
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which variants are taken.
+
+    Attributes:
+        macs: least and most multiply-adds.
+        patience: number of variants of a family that are drawn in vain before it is given up.
+        exclude: hashes of networks that must not be drawn.
+    """
+
+    macs: tuple[float, float]
+    patience: int
+    exclude: frozenset[str]
 
 
 def calibration_networks(
@@ -109,10 +127,11 @@ def calibration_networks(
             f"{', '.join(sorted(exclude_lineages))} there are {len(families)}"
         )
     if draw in MIXES:
-        turns = calibrating_families(cast(Mix, draw), exclude_lineages)
-        return _variants(count, turns, seed, macs, frozenset(exclude))
+        named = calibrating_families(cast(Mix, draw), exclude_lineages)
+        return _variants(count, named, _Wanted(macs, _JUDGED_PATIENCE, frozenset(exclude)), seed)
     if draw == VARIANTS:
-        return _variants(count, [(name,) for name in families], seed, macs, frozenset(exclude))
+        wanted = _Wanted(macs, _PATIENCE, frozenset(exclude))
+        return _variants(count, [(name,) for name in families], wanted, seed)
     bases = [
         _Base(family, float(graph_totals(family.build(seed=seed)).macs))
         for family in families.values()
@@ -134,21 +153,16 @@ def calibration_networks(
 
 
 def _variants(
-    count: int,
-    turns: list[tuple[str, ...]],
-    seed: int,
-    macs: tuple[float, float],
-    exclude: frozenset[str],
+    count: int, turns: Sequence[tuple[str, ...]], wanted: _Wanted, seed: int
 ) -> list[Graph]:
     """Variants of families that take turns.
 
     Args:
         count: how many networks.
         turns: for each turn, the names of the families that it may go to. One without variants
-            within `macs` is given up, and so is a turn without families.
+            that are wanted is given up, and so is a turn without families.
+        wanted: which variants are taken.
         seed: random seed.
-        macs: least and most multiply-adds of a network.
-        exclude: hashes of networks that must not be drawn.
     """
     random = Random(seed)
     waiting = [list(names) for names in turns]
@@ -160,7 +174,7 @@ def _variants(
             while names:
                 name = random.choice(names) if len(names) > 1 else names[0]
                 label = f"{name}-calibration-{len(found)}"
-                graph = _new_variant(name, numbers, label, macs, exclude.union(found))
+                graph = _new_variant(name, numbers, label, wanted, found)
                 if graph is not None:
                     found[hash_of(graph)] = graph
                     break
@@ -173,20 +187,18 @@ def _variants(
 
 
 def _new_variant(
-    name: str,
-    numbers: Iterator[int],
-    label: str,
-    macs: tuple[float, float],
-    taken: Collection[str],
+    name: str, numbers: Iterator[int], label: str, wanted: _Wanted, taken: Collection[str]
 ) -> Graph | None:
-    """The next variant of a family within `macs` that is not taken; None after some patience."""
-    for number in itertools.islice(numbers, _PATIENCE):
+    """The next variant of a family that is wanted and not taken; None after some patience."""
+    for number in itertools.islice(numbers, wanted.patience):
         try:
             graph = variant(name, number, label=label)
         except GraphError:
             continue  # its windows are larger than its maps
-        if macs[0] <= graph_totals(graph).macs <= macs[1] and hash_of(graph) not in taken:
-            return graph
+        if wanted.macs[0] <= graph_totals(graph).macs <= wanted.macs[1]:
+            key = hash_of(graph)
+            if key not in taken and key not in wanted.exclude:
+                return graph
     return None
 
 

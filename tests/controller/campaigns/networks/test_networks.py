@@ -155,7 +155,6 @@ def test_a_folder_without_families_has_stand_ins_of_the_same_task() -> None:
 
 def test_a_family_without_a_variant_in_the_range_is_given_up() -> None:
     assert calibration_networks(3, macs=(1.0, 2.0)) == []
-    assert calibration_networks(3, macs=(1.0, 2.0), draw="judged", exclude_lineages=BARRED) == []
 
 
 def test_too_few_families_are_refused() -> None:
