@@ -56,8 +56,7 @@ _SEEDS_A_DRAW = 100_000
 _PATIENCE = 40
 """Number of variants of a family that are drawn in vain before the family is given up."""
 _JUDGED_PATIENCE = 80
-"""The same number for families that judge, none of which must be missing by chance: of VGG's
-variants, one in ten or so is small enough."""
+"""The same number for families that judge, none of which may be missing by chance."""
 _MOST_OPTIONS = 8
 """Number of widths and resolutions that are tried until one gives a new network."""
 
