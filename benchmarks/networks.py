@@ -10,7 +10,8 @@ onnx package judge it. They are measured in four passes, which are spread over t
 and their mean is what predictions are compared with. No kernel with exactly the sizes of a kernel
 in these networks is among the measured ones. Most of the twelve families are in the draws of
 kernels and of calibration networks as well; the output names them, and `--unrelated` leaves them
-out.
+out. The calibration networks are drawn in the mix of families that judges: the campaign is told
+whether transformers will be asked about.
 
 The output tells what a predictor without any error would score against these passes, the binomial
 interval of each share, and by how much latfarm is ahead of each baseline on the same networks
@@ -44,12 +45,13 @@ from latfarm_controller.cli.campaigns.demo_run import LINEAGES, held_out_network
 from latfarm_controller.cli.shell.connect import controller
 from latfarm_controller.config import load_config
 from latfarm_controller.training import bundles
-from latfarm_controller.zoo.draws import dataset
+from latfarm_controller.zoo.draws import judged_mix
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.bundle import read_provenance
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.predict.predictor import DEFAULT_COVERAGE
 
 from benchmarks.platforms import simulated_boards
 from benchmarks.platforms.own_process import (
@@ -80,9 +82,9 @@ from benchmarks.unseen.records import (
 from benchmarks.unseen.tables import show, show_seed
 from benchmarks.unseen.verdicts import JudgedNetwork, judged_rows, summary
 
-FAMILIES = tuple(name for name in dataset.FAMILIES if name != "nasbench201")
+FAMILIES = judged_mix.judged_families(judged_mix.CONVOLUTIONAL)
 """The twelve families of nn-Meter (Table 2), without its NAS cells."""
-TRANSFORMERS = dataset.TRANSFORMERS
+TRANSFORMERS = judged_mix.judged_families(judged_mix.TRANSFORMERS)
 """The transformers and hybrids that judge besides, with --transformers."""
 QUICK = {"budget": 90, "networks": 9, "per_family": 1}
 """Sizes of a run that only shows that everything works."""
@@ -94,9 +96,14 @@ HANDED_ON = (
 )
 
 
+def mix_of(transformers: bool) -> judged_mix.Mix:
+    """What the campaign is told that will be asked about: the calibration networks' mix."""
+    return judged_mix.JUDGED if transformers else judged_mix.CONVOLUTIONAL
+
+
 def judged_families(transformers: bool) -> tuple[str, ...]:
     """The names of the families that judge."""
-    return (*FAMILIES, *(TRANSFORMERS if transformers else ()))
+    return judged_mix.judged_families(mix_of(transformers))
 
 
 def judged_networks(per_family: int, seed: int, transformers: bool = False) -> list[Graph]:
@@ -126,7 +133,8 @@ def related_families(unrelated: bool, transformers: bool = False) -> list[str]:
     if unrelated:
         return []
     lines = judged_lineages(transformers)
-    return [n for n, family in zoo.calibration_families().items() if family.lineage & lines]
+    drawn = {n for n, family in zoo.calibration_families().items() if family.lineage & lines}
+    return sorted(drawn | set(judged_families(transformers)))
 
 
 def judged_lineages(transformers: bool = False) -> frozenset[str]:
@@ -175,7 +183,10 @@ def measure_seeds(
             graphs = judged_networks(options.per_family, seed, options.transformers)
             print(f"{platform}, seed {seed}: {len(graphs)} networks judge it", file=sys.stderr)
             drawn = (options.networks, options.sampler, seed, left_out)
-            task = JudgingTask(options.budget, *drawn, kernels=options.kernels)
+            mix = mix_of(options.transformers)
+            task = JudgingTask(
+                options.budget, *drawn, kernels=options.kernels, calibration_draw=mix
+            )
             found[seed] = measure(client, platform, graphs, task)
         hardware = {board.name: dict(board.hardware) for board in client.boards()}
     return found, hardware.get("local", {})
@@ -197,6 +208,7 @@ def judge_seed(
     if options.retrain:
         bundle = retrained(platform, campaign.campaign_id, seed)
     predictor = bundles.load(bundle)
+    promise = predictor.guarantee(DEFAULT_COVERAGE)
     rows = judged_rows(predictor, graphs, families, times_of(found.answers, bundle), found.vendor)
     asked = [(graph.name, family) for graph, family in zip(graphs, families, strict=True)]
     known = {row.name: row for row in rows}
@@ -217,6 +229,8 @@ def judge_seed(
         "slow_core": read_provenance(bundle).get("slow_core"),
         "load": {**load_of(found.answers), "host_before_and_after_1m": list(found.host_load)},
         "bundle_digest": bundles.digest(bundle)[:16],
+        "calibration_draw": read_provenance(bundle).get("calibration_draw"),
+        "guarantee": {**promise.to_json(), "sentence": promise.sentence},
         "black_box": outcome["fusion"].get("black_box"),
         "fusion": {
             "as this characterisation found it": outcome["fusion"].get("black_box"),

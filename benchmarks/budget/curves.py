@@ -37,7 +37,7 @@ from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks.budget.boards import KINDS, characterised_board
 from benchmarks.budget.host import characterised_platform
-from benchmarks.networks import judged_networks
+from benchmarks.networks import judged_networks, mix_of
 from benchmarks.sampling.plot import Line, plot
 from benchmarks.unseen.measuring import MACS
 
@@ -62,6 +62,7 @@ def configuration(
     return {
         **spent,
         "calibration": 20,
+        "calibration_draw": mix_of(transformers=False),
         "seed": seed,
         "held_out": [graph.to_json() for graph in graphs],
         "least_macs": min(MACS[0], most_macs / 10),

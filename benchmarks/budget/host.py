@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -14,6 +14,8 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import SlowCore
 
 from benchmarks.budget.boards import Characterised, stages_of
 
@@ -46,19 +48,33 @@ def characterised_platform(
         follow(client, judge.campaign_id)
         found = list(client.results(campaign_id=judge.campaign_id, purpose="network"))
         asked = list(client.results(campaign_id=record.campaign_id))
-    names = {hash_of(graph): graph.name for graph in graphs}
-    times: dict[str, list[float]] = {}
-    for m in found:
-        if m.ok and m.latency_ms is not None:
-            times.setdefault(names[m.graph_hash], []).append(m.latency_ms)
     folder = load_config().home
     path = folder / f"bench-{platform}-{record.campaign_id}-{int(time.time())}.zip"
     with DuckDBStore(load_config().store_file) as store:
         predictor = train(store, platform, record.campaign_id, path, seed=seed)
+    names = {hash_of(graph): graph.name for graph in graphs}
     return Characterised(
         predictor,
         record.measurements,
         record.board_ms,
         stages_of(record.outcome, [m.purpose for m in asked]),
-        {name: fmean(told) for name, told in times.items()},
+        truth_ms(predictor.slow_core, found, names),
     )
+
+
+def truth_ms(
+    slow_core: SlowCore, measured: Iterable[Measurement], names: Mapping[str, str]
+) -> dict[str, float]:
+    """The mean over the passes of each network in milliseconds, by the network's name.
+
+    Args:
+        slow_core: the correction of the predictor that is judged, so that both have one unit.
+        measured: all passes of all networks.
+        names: the name of each network, by its hash.
+    """
+    times: dict[str, list[float]] = {}
+    for m in measured:
+        latency = slow_core.latency(m) if m.ok else None
+        if latency is not None:
+            times.setdefault(names[m.graph_hash], []).append(latency.corrected_ms)
+    return {name: fmean(told) for name, told in times.items()}

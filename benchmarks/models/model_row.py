@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from latfarm_predictors.whole_file import written_whole
+from latfarm_protos.error_codes import INFRASTRUCTURE_ERRORS
 
 TOO_LONG = "it took longer than "
 """How the reason of a step begins that did not end in time, as on a busy machine."""
 SIGNAL = "signal "
 """How the reason of a step begins whose process was killed, as where memory ran out."""
+NOT_THE_MODELS_FAULT = INFRASTRUCTURE_ERRORS | {"MODEL_TIMEOUT"}
+"""Codes with which the reason of a failed measurement begins that another try may change."""
 
 
 @dataclass
@@ -30,7 +33,10 @@ class ModelRow:
         predicted_ms: predicted latency; None if it was not predicted.
         interval_ms: the interval of 90 %.
         unsupported: nodes that are not predicted, with reasons.
-        measured_ms: latency in onnxruntime; None if it does not run there.
+        corrected_ms: latency in onnxruntime, corrected for the slowdown of the core in the way of
+            the bundle; None if it does not run there.
+        timed_ms: that latency as timed; None if it does not run there.
+        slowdown: the core's median slowdown meanwhile; 1 where nothing tells it.
         reasons: why a step failed, by step.
         steal: share of the cores' time that the hypervisor took meanwhile; None if it is not known.
     """
@@ -44,7 +50,9 @@ class ModelRow:
     predicted_ms: float | None = None
     interval_ms: tuple[float, float] | None = None
     unsupported: Sequence[str] = ()
-    measured_ms: float | None = None
+    corrected_ms: float | None = None
+    timed_ms: float | None = None
+    slowdown: float = 1.0
     reasons: Mapping[str, str] | None = None
     steal: float | None = None
 
@@ -52,6 +60,10 @@ class ModelRow:
     def predicted(self) -> bool:
         """Whether the latency is predicted with all ops of the model."""
         return self.predicted_ms is not None and not self.unsupported
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as plain JSON types; `measured_ms` is the older name of `corrected_ms`."""
+        return asdict(self) | {"predicted": self.predicted, "measured_ms": self.corrected_ms}
 
     def final(self, *, measured: bool) -> bool:
         """Whether another try would give the same row: nothing was broken off, nothing is missing.
@@ -61,7 +73,8 @@ class ModelRow:
         """
         reasons = dict(self.reasons or {})
         broken_off = any(why.startswith((TOO_LONG, SIGNAL)) for why in reasons.values())
-        unmeasured = measured and self.exported and self.measured_ms is None
+        broken_off |= reasons.get("measure", "").partition(":")[0] in NOT_THE_MODELS_FAULT
+        unmeasured = measured and self.exported and self.corrected_ms is None
         return not broken_off and not (unmeasured and "measure" not in reasons)
 
 

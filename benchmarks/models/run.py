@@ -17,6 +17,9 @@ The figures are written after each model, and the same command continues where i
 models that the file has are not examined again, unless a step of theirs was killed or did not end
 in time, or the bundle or the exporting libraries are other ones now.
 
+A prediction is compared with the latency that is corrected for the slowdown of the core as the
+bundle's own data were (`latfarm_predictors.slow_core`); the latency as timed stands beside it.
+
 Without `--bundle` the newest bundle of onnxruntime in the home is used; without one, a bundle of a
 synthetic board, whose figures say nothing about this machine, so that errors are not shown.
 """
@@ -37,7 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,9 +48,11 @@ from latfarm_controller.config import load_config
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.training.bundles import newest
 from latfarm_predictors import load_bundle, read_onnx
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from benchmarks.farm.machine import core_times_s
+from benchmarks.models.measuring import ExportBench
 from benchmarks.models.model_row import SIGNAL, TOO_LONG, ModelFile, ModelRow
 from benchmarks.models.suite import ALL, DOZEN, QUICK, Export, named
 from benchmarks.models.tables import by_family, by_model, families, share_read
@@ -58,8 +63,8 @@ PYTHON = ROOT / ".venvs" / "models" / "bin" / "python"
 """The interpreter of the environment that exports."""
 EXPORT_S = 900.0
 """Longest duration of one export, in seconds."""
-MEASURE_S = 600.0
-"""Longest duration of one measurement with its warm-up, in seconds."""
+VERSIONS_S = 120.0
+"""Longest time in seconds that the exporting environment takes to tell its versions."""
 RUNS_S = 3.0
 """Duration of the runs that are counted, in seconds."""
 LIBRARIES = ("torch", "timm", "transformers", "onnx")
@@ -96,9 +101,16 @@ def call(words: Sequence[str | Path], longest_s: float) -> tuple[str, str]:
 
 
 def examined(
-    export: Export, predictor: PlatformPredictor, folder: Path, *, measured: bool = True
+    export: Export, predictor: PlatformPredictor, folder: Path, bench: ExportBench | None
 ) -> ModelRow:
-    """Export a model unless it is in `folder` already, read it, predict it, and measure it."""
+    """Export a model unless it is in `folder` already, read it, predict it, and measure it.
+
+    Args:
+        export: the model.
+        predictor: predicts it; its correction for a slow core is that of the latency as well.
+        folder: where its files are.
+        bench: measures it; None: it is not measured.
+    """
     row, reasons = ModelRow(export.name, export.family), {}
     told_by_export = folder / "export.json"
     if not told_by_export.exists():
@@ -110,6 +122,7 @@ def examined(
     row.exported = True
     row.files_bytes = json.loads(told_by_export.read_text())["files_bytes"]
     model = folder / "model.onnx"
+    graph: Graph | None = None
     try:
         graph = read_onnx(model)
         row.read, row.nodes = True, len(graph.nodes)
@@ -121,14 +134,15 @@ def examined(
             row.predicted_ms, row.interval_ms = answer.latency_ms, answer.interval_ms
         row.unsupported = answer.unsupported
     row.reasons = reasons
-    if not measured:
+    if bench is None:
         return row
-    words = (sys.executable, "-m", "benchmarks.models.measuring", model, str(RUNS_S))
-    told, why = call(words, MEASURE_S)
-    if why:
-        reasons["measure"] = why
+    found = bench.measure(model, graph)
+    latency = predictor.slow_core.latency(found) if found.ok else None
+    if latency is None:
+        reasons["measure"] = f"{found.error_code}: {found.error_message}"[:300]
     else:
-        row.measured_ms = float(told)
+        row.corrected_ms, row.timed_ms = latency.corrected_ms, latency.timed_ms
+        row.slowdown = latency.slowdown
     return row
 
 
@@ -165,7 +179,7 @@ def exporting_versions() -> dict[str, str]:
         "import json, importlib.metadata as m; "
         f"print(json.dumps({{name: m.version(name) for name in {LIBRARIES!r}}}))"
     )
-    told, why = call((PYTHON, "-c", script), MEASURE_S)
+    told, why = call((PYTHON, "-c", script), VERSIONS_S)
     if why:
         raise SystemExit(f"{PYTHON} is not complete ({why}): remove .venvs/models and try again")
     versions: dict[str, str] = json.loads(told)
@@ -176,7 +190,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Examine the models that were asked for; the figures are written after each of them."""
     names = QUICK if arguments.quick else DOZEN if arguments.dozen else tuple(arguments.models)
     suite = named(names) if names else ALL
-    with tempfile.TemporaryDirectory(prefix="latfarm-models-") as text:
+    with contextlib.ExitStack() as stack:
+        text = stack.enter_context(tempfile.TemporaryDirectory(prefix="latfarm-models-"))
         bundle, kind = bundle_of(arguments.bundle, Path(text))
         predictor = load_bundle(bundle)
         same = {"platform": predictor.platform, "bundle": kind, "versions": exporting_versions()}
@@ -185,6 +200,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         file = ModelFile(arguments.write, same, again=arguments.again)
         if file.replaced:
             print(f"{arguments.write} is of another bundle or other libraries", file=sys.stderr)
+        bench: ExportBench | None = None
+        if arguments.measure:
+            bench = stack.enter_context(ExportBench(Path(text) / "bench", RUNS_S))
         known = dict(file.rows)
         found = figures(in_order(known), same)
         for number, export in enumerate(suite, 1):
@@ -194,7 +212,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(f"{said}: is in the file already", file=sys.stderr)
                 continue
             with folder_of(export, arguments.exports, text) as folder, Steal() as steal:
-                row = examined(export, predictor, folder, measured=arguments.measure)
+                row = examined(export, predictor, folder, bench)
             known[export.name] = replace(row, steal=steal.share)
             print(f"{said}: {story(row)}", file=sys.stderr)
             found = figures(in_order(known), same)
@@ -219,7 +237,7 @@ def figures(rows: Sequence[ModelRow], same: Mapping[str, Any]) -> dict[str, Any]
     return {
         **same,
         "read_share": share_read(rows),
-        "models": [asdict(row) | {"predicted": row.predicted} for row in rows],
+        "models": [row.to_json() for row in rows],
         "families": by_family(rows, with_errors=same["bundle"] != "synthetic"),
         "host": {
             "machine": platform.machine(),
@@ -252,7 +270,7 @@ def story(row: ModelRow) -> str:
         return "; ".join(f"{step}: {why}" for step, why in row.reasons.items())
     if row.unsupported:
         return f"not predicted: {', '.join(row.unsupported[:3])}"
-    return "read, predicted and measured" if row.measured_ms is not None else "read and predicted"
+    return "read, predicted and measured" if row.corrected_ms is not None else "read and predicted"
 
 
 def main() -> int:

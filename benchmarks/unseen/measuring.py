@@ -13,6 +13,7 @@ from typing import Any
 
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.summaries import CampaignSummary
+from latfarm_controller.campaigns.networks.calibration import Draw
 from latfarm_controller.campaigns.sampling.nn_meter import PAPER_PRIOR_SHARE
 from latfarm_controller.cli.campaigns.judging_rounds import JudgingRounds
 from latfarm_controller.cli.shell.progress import follow
@@ -42,6 +43,7 @@ class JudgingTask:
         exclude_lineages: lineages whose families are left out of all draws.
         kernels: number of kernels of the plan without a budget, in which every fusion test is run
             and every kernel is measured in two passes; None for the plan within `measurements`.
+        calibration_draw: how calibration networks are drawn, see `networks.calibration`.
     """
 
     measurements: int
@@ -50,6 +52,7 @@ class JudgingTask:
     seed: int
     exclude_lineages: tuple[str, ...] = ()
     kernels: int | None = None
+    calibration_draw: Draw = "convolutional"
 
     def config(self, encoded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The configuration of the characterisation, for judged networks in JSON form."""
@@ -59,6 +62,7 @@ class JudgingTask:
         return {
             **(spent if self.kernels is None else {"budget": self.kernels}),
             "calibration": self.networks,
+            "calibration_draw": self.calibration_draw,
             "seed": self.seed,
             "sampler": self.sampler,
             "held_out": list(encoded),

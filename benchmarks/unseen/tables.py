@@ -99,6 +99,9 @@ def show_seed(found: Mapping[str, Any]) -> None:
         f"families of judged lineages in the draws of kernels and of calibration: {len(related)}"
         + (f" ({', '.join(related)})" if related else "")
     )
+    promise = found.get("guarantee")
+    if promise:  # results of earlier versions have none
+        print(f"calibration networks drawn as {found['calibration_draw']}: {promise['sentence']}")
     print(f"{found['predict_per_s']} predictions/s, single {found['predict_single_ms']} ms")
     load = found["load"]
     print(

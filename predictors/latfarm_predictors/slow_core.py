@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
 SLOWDOWN = "slowdown"
 """Condition: the core's median slowdown during the accepted runs."""
@@ -173,6 +173,20 @@ def timed_ms_of(measurement: Measurement) -> float | None:
     """The latency as timed, in milliseconds; None where the measurement has no latency."""
     told = _number(measurement.conditions, TIMED_MS)
     return told if told is not None and told > 0.0 else measurement.latency_ms
+
+
+def corrected_layers(measurement: Measurement) -> list[ProfiledLayer]:
+    """The layers of a profile with their times in the unit of the measurement's own latency.
+
+    A runtime tells the times of layers as timed. The profiled runs follow the timed ones, so that
+    their layers are corrected by the same factor. Otherwise a busy host would look like a profiler
+    that costs time, and two profiles could not be compared.
+    """
+    latency_ms, timed_ms = measurement.latency_ms, _number(measurement.conditions, TIMED_MS)
+    factor = latency_ms / timed_ms if latency_ms and timed_ms else 1.0
+    if not 0.0 < factor < 1.0:
+        return list(measurement.layers)
+    return [replace(layer, latency_ms=layer.latency_ms * factor) for layer in measurement.layers]
 
 
 def clock_slowdown_of(measurement: Measurement) -> float | None:

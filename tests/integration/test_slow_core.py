@@ -20,7 +20,9 @@ from latfarm_controller.agents.statistics import exponent
 from latfarm_controller.agents.wire import board_from_pb
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.slow_core import LEAST_PAIRS, felt
+from latfarm_controller.cli.shell.output import clock_note
 from latfarm_controller.farm.boards.interfaces import BoardRequest
+from latfarm_controller.reports.facts.conduct import conditions
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
@@ -134,6 +136,37 @@ def test_a_lower_clock_is_reported_and_not_divided_out(tmp_path: Path) -> None:
         assert told.slowdown == 1.0
         assert told.corrected_ms == pytest.approx(1.6 * truth[m.graph_hash], rel=0.01)
         assert told.timed_ms == pytest.approx(told.corrected_ms, rel=0.01)
+
+
+def test_a_neighbour_on_a_lower_clock_is_removed_and_the_clock_is_not(tmp_path: Path) -> None:
+    power = exponent(convs()[0].macs, convs()[0].traffic_bytes)
+    slow = {"every": 2, "length": 1, "slowdown": SLOWDOWN, "felt": power}
+    clock = {"every": 4, "length": 2, "factor": 1.6, "mhz": 1800.0}
+    found, truth = measured(tmp_path, 4, neighbour=slow, lower_clock=clock)
+    seen = set()
+    for m in found:
+        told, times = AS_TOLD.latency(m), clock_slowdown_of(m)
+        assert told is not None
+        assert times is not None
+        seen.add((round(told.slowdown, 2), round(times, 2)))
+        assert told.corrected_ms == pytest.approx(times * truth[m.graph_hash], rel=0.015)
+        felt_ms = times * told.slowdown**power * truth[m.graph_hash]
+        assert told.timed_ms == pytest.approx(felt_ms, rel=0.02)
+    assert seen == {(1.0, 1.0), (SLOWDOWN, 1.0), (1.0, 1.6), (SLOWDOWN, 1.6)}
+    # The report counts lower clocks, and a query tells one beside its latency.
+    clocks = conditions(found)["clock"]
+    assert (clocks["compared"], clocks["lower"]) == (len(found), len(found) // 2)
+    assert clocks["worst_slowdown"] == pytest.approx(1.6)
+    notes = {clock_note(m) for m in found}
+    assert notes == {"", "its clock was 1.60 times lower, which is not corrected"}
+
+
+def test_throttling_that_no_sensor_shows_stays_in_the_latency(tmp_path: Path) -> None:
+    silent = {"every": 2, "length": 1, "factor": 1.5, "reported": False}
+    found, truth = measured(tmp_path, 2, throttle=silent)
+    times = [told.corrected_ms / truth[m.graph_hash] for m in found if (told := AS_TOLD.latency(m))]
+    assert sorted(round(each, 1) for each in times) == [1.0] * 5 + [1.5] * 5
+    assert all(slowdown_of(m) == 1.0 for m in found)
 
 
 def test_throttling_that_the_board_reports_is_a_typed_failure(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from argparse import Namespace
@@ -10,21 +11,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_agent.bench.bench import Bench
+from latfarm_agent.bench.options import BenchOptions
+from latfarm_agent.bench.simulated import simulated_bench
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
+from latfarm_controller.agents.statistics import exponent
 from latfarm_predictors import load_sample
 from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
+from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.slow_core import AS_TOLD, SLOWDOWN, TIMED_MS, SlowCore
 from latfarm_predictors.testing.onnx_files import write
 
-from benchmarks.models import run, tables
+from benchmarks.models import measuring, run, tables
 from benchmarks.models.model_row import ModelFile, ModelRow
 from benchmarks.models.suite import ALL, DOZEN, QUICK, named
 
 
 def rows() -> list[ModelRow]:
     """Two models of one family, one of which is not predicted, and one that was not exported."""
-    good = ModelRow("a", "cnn", True, {}, True, 9, 2.2, (1.0, 3.0), (), 2.0, {})
-    odd = ModelRow("b", "cnn", True, {}, True, 5, 1.0, (1.0, 1.0), ("x (Foo)",), None, {})
+    good = ModelRow("a", "cnn", True, {}, True, 9, 2.2, (1.0, 3.0), (), 2.0, 3.1, 1.6, {})
+    odd = ModelRow("b", "cnn", True, {}, True, 5, 1.0, (1.0, 1.0), ("x (Foo)",), reasons={})
     lost = ModelRow("c", "vit", reasons={"export": "no such operator"})
     return [good, odd, lost]
+
+
+def small_network() -> Graph:
+    """A convolution of a tiny image."""
+    b = GraphBuilder("net")
+    return b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))])
 
 
 def test_the_suite_has_models_of_every_library_and_no_name_twice() -> None:
@@ -55,7 +72,7 @@ def test_families_are_counted() -> None:
 def test_a_table_tells_errors_and_reasons() -> None:
     found = [vars(row) for row in rows()]
     good, odd, lost = tables.by_model(found, with_errors=True).splitlines()[1:]
-    assert good.split() == ["a", "9", "2.20", "2.00", "+10.0%"]
+    assert good.split() == ["a", "9", "2.20", "2.00", "3.10", "+10.0%"], "3.10 is as timed"
     assert odd.endswith("x (Foo)")
     assert lost.endswith("no such operator")
     assert "+10.0%" not in tables.by_model(found, with_errors=False)
@@ -68,32 +85,125 @@ def test_the_line_that_names_the_error_is_told() -> None:
     assert run.last_line("") == "no message"
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_an_export_that_is_there_is_read_and_predicted(tmp_path: Path, measured: bool) -> None:
-    b = GraphBuilder("net")
-    write(b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))]), tmp_path / "model.onnx")
-    (tmp_path / "export.json").write_text('{"files_bytes": {"model.onnx": 9}, "versions": {}}')
-    row = run.examined(named(QUICK)[0], load_sample(), tmp_path, measured=measured)
-    assert row.exported
-    assert row.read
-    assert row.predicted
-    assert row.reasons == {}
-    assert (row.measured_ms is not None) == measured
-    found = run.figures([row], {"platform": "p", "bundle": "given"})
+GIVEN = {"platform": "p", "bundle": "given"}
+"""What all rows of a file share."""
+
+
+def exported(folder: Path) -> Path:
+    """A folder with an export, as the environment that exports leaves it."""
+    folder.mkdir(exist_ok=True)
+    write(small_network(), folder / "model.onnx")
+    (folder / "export.json").write_text('{"files_bytes": {"model.onnx": 9}, "versions": {}}')
+    return folder
+
+
+class OneAnswer:
+    """A bench that answers every model with the same measurement."""
+
+    def __init__(self, answer: Measurement) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Graph | None]] = []
+
+    def measure(self, model: Path, graph: Graph | None) -> Measurement:
+        """The measurement, whatever is asked."""
+        self.asked.append((model.name, graph))
+        return self.answer
+
+
+def test_an_export_that_is_there_is_read_and_predicted(tmp_path: Path) -> None:
+    row = run.examined(named(QUICK)[0], load_sample(), exported(tmp_path), None)
+    assert (row.exported, row.read, row.predicted, row.reasons) == (True, True, True, {})
+    assert row.corrected_ms is None
+    found = run.figures([row], GIVEN)
     assert (found["read_share"], found["models"][0]["nodes"]) == (1.0, row.nodes)
 
 
-def test_a_small_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
-    b = GraphBuilder("net")
-    graph = b.build([b.relu(b.conv(b.input((1, 3, 8, 8)), 4, 3))])
-    file = write(graph, tmp_path / "net.onnx")
-    words: list[str | Path] = [sys.executable, "-m", "benchmarks.models.measuring", file, "0"]
-    told, why = run.call(words, 120.0)
-    assert why == ""
-    assert float(told) > 0.0
-    told, why = run.call([*words[:-2], tmp_path / "missing.onnx", "0"], 120.0)
-    assert told == ""
-    assert "missing.onnx" in why
+def test_predictions_are_compared_in_the_unit_of_the_bundle(tmp_path: Path) -> None:
+    predictor = load_sample()
+    predictor.slow_core = SlowCore(-0.5, 0.01, 50)
+    slow = {SLOWDOWN: "4", TIMED_MS: "7"}
+    told = Measurement("1", "h", "p", "network", Outcome.OK, latency_ms=3.0, conditions=slow)
+    bench: Any = OneAnswer(told)
+    row = run.examined(named(QUICK)[0], predictor, exported(tmp_path), bench)
+    ((name, graph),) = bench.asked
+    assert name == "model.onnx"
+    assert macs_of(graph) == macs_of(small_network())
+    assert (row.corrected_ms, row.timed_ms, row.slowdown) == (6.0, 7.0, 4.0)
+    assert row.predicted_ms is not None
+    (kept,) = run.figures([row], GIVEN)["models"]
+    assert kept["measured_ms"] == kept["corrected_ms"] == 6.0
+    error = tables.error_of(kept)
+    assert error == pytest.approx(row.predicted_ms / 6.0 - 1.0), "neither 3 nor 7 ms"
+    line = tables.by_model([kept], with_errors=True).splitlines()[1]
+    assert " ".join(line.split()).endswith(f"{row.predicted_ms:.2f} 6.00 7.00 {error:+.1%}")
+
+
+def test_a_failed_measurement_is_a_reason(tmp_path: Path) -> None:
+    failed = Measurement(
+        "1", "h", "p", "network", Outcome.MODEL_ERROR, error_code="NO", error_message="not so"
+    )
+    bench: Any = OneAnswer(failed)
+    row = run.examined(named(QUICK)[0], load_sample(), exported(tmp_path), bench)
+    assert row.corrected_ms is None
+    assert row.reasons == {"measure": "NO: not so"}
+
+
+def test_files_beside_an_export_are_laid_out_by_their_hashes(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_text("a model")
+    (tmp_path / "model.onnx.data").write_text("its weights")
+    (tmp_path / "export.json").write_text("{}")
+    with measuring.laid_out(model) as (file, companions):
+        assert file.read_text() == "a model"
+        assert companions == {"model.onnx.data": hashlib.sha256(b"its weights").hexdigest()}
+        assert (file.parent / companions["model.onnx.data"]).read_text() == "its weights"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_export_on_a_disturbed_core_is_corrected(tmp_path: Path) -> None:
+    """A simulated board, every other measurement of which a neighbour makes 1.7 times slower."""
+    graph = small_network()
+    model = tmp_path / "model.json"
+    model.write_text(graph.dumps())
+    power = exponent(macs_of(graph), graph.traffic_bytes)
+    board = {
+        "platform": "sim",
+        "peak_macs_per_ms": 5e7,
+        "bandwidth_bytes_per_ms": 1e9,
+        "neighbour": {"every": 2, "length": 1, "slowdown": 1.7, "felt": power},
+    }
+    profile = tmp_path / "board"
+    profile.write_text(json.dumps(board))
+    truth_ms = exact_latency_ms(json.loads(model.read_text()), BoardProfile.read(profile))
+
+    def simulated(work: Path) -> Bench:
+        return simulated_bench(BenchOptions("sim", None, work), profile)
+
+    with measuring.ExportBench(tmp_path / "work", 0.01, simulated) as bench:
+        found = [AS_TOLD.latency(bench.measure(model, graph)) for _ in range(2)]
+    idle, slow = found
+    assert idle is not None
+    assert slow is not None
+    assert (idle.slowdown, slow.slowdown) == pytest.approx((1.0, 1.7), rel=0.01)
+    assert (idle.timed_ms, idle.corrected_ms) == pytest.approx((truth_ms, truth_ms), rel=0.01)
+    assert slow.timed_ms == pytest.approx(1.7**power * truth_ms, rel=0.01)
+    assert slow.corrected_ms == pytest.approx(truth_ms, rel=0.01)
+
+
+def test_a_small_model_is_measured_in_onnxruntime(tmp_path: Path) -> None:
+    folder = exported(tmp_path / "made")
+    with measuring.ExportBench(tmp_path / "work", 0.0) as bench:
+        row = run.examined(named(QUICK)[0], load_sample(), folder, bench)
+        assert row.reasons == {}
+        assert row.timed_ms is not None
+        assert row.corrected_ms is not None
+        assert row.timed_ms >= row.corrected_ms > 0.0
+        unread = bench.measure(folder / "model.onnx", None)
+        assert unread.ok
+        assert unread.runs >= measuring.SESSIONS * measuring.LEAST_RUNS
+        (folder / "model.onnx").write_text("no model")
+        failed = bench.measure(folder / "model.onnx", None)
+    assert failed.error_code == "MODEL_INVALID"
 
 
 VERSIONS = {"torch": "1", "timm": "1", "transformers": "1", "onnx": "1"}
@@ -114,7 +224,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         names.append(export.name)
         if len(names) == 3:
             raise KeyboardInterrupt
-        return ModelRow(export.name, export.family, True, {}, True, 9, 2.0, (1.0, 3.0), (), None)
+        return ModelRow(export.name, export.family, True, {}, True, 9, 2.0, (1.0, 3.0), ())
 
     monkeypatch.setattr(run, "examined", examine)
     monkeypatch.setattr(run, "load_bundle", lambda _: load_sample())
@@ -160,9 +270,11 @@ def test_rows_of_another_bundle_are_not_continued(
     [
         ({}, False, True),
         ({}, True, False),
-        ({"measured_ms": 2.0}, True, True),
-        ({"reasons": {"measure": "no such operator"}}, True, True),
-        ({"reasons": {"measure": "it took longer than 600 s"}}, True, False),
+        ({"corrected_ms": 2.0}, True, True),
+        ({"reasons": {"measure": "UNSUPPORTED_OP: no such operator"}}, True, True),
+        ({"reasons": {"measure": "MODEL_TIMEOUT: a run took longer than 60 s"}}, True, False),
+        ({"reasons": {"measure": "WORKER_FAILED: it did not start"}}, True, False),
+        ({"reasons": {"export": "it took longer than 900 s"}}, True, False),
         ({"exported": False, "reasons": {"export": "signal 9"}}, False, False),
         ({"exported": False, "reasons": {"export": "no such operator"}}, True, True),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from latfarm_predictors.learned.score_pool import ScorePool
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from benchmarks import networks as script
@@ -181,6 +182,14 @@ def test_what_is_printed_names_everything_that_limits_the_figures(
     assert "in the draws of kernels and of calibration: 1 (resnet18)" in told
     assert "load of the board while the networks were measured: median 0.5" in told
     assert "[1.25, 2.5]" in told
+    assert "calibration networks drawn as" not in told, "an earlier version kept no promise"
+    pool = ScorePool(np.linspace(0.1, 2.0, 20))
+    promise = pool.guarantee(0.9)
+    record["guarantee"] = {**promise.to_json(), "sentence": promise.sentence}
+    show_seed(record | {"calibration_draw": "convolutional"})
+    told = capsys.readouterr().out
+    assert "calibration networks drawn as convolutional: by 20 calibration networks" in told
+    assert "on this board between" in told
 
 
 def test_results_are_kept_by_seed_and_pooled_beside_the_development(tmp_path: Path) -> None:
@@ -260,6 +269,7 @@ def test_related_lineages_are_told_or_left_out() -> None:
     assert script.related_families(True) == []
     plain = JudgingTask(500, 20, "latfarm", 1).config([])
     assert "exclude_kernel_lineages" not in plain
+    assert plain["calibration_draw"] == script.mix_of(False) == "convolutional"
     left_out = JudgingTask(500, 20, "nn-meter", 1, ("resnet", "vgg")).config([])
     assert left_out["exclude_lineages"] == left_out["exclude_kernel_lineages"] == ["resnet", "vgg"]
     assert left_out["prior_share"] == 0.625

@@ -60,7 +60,8 @@ class CharacterizeOptions(CampaignOptions):
     Attributes:
         budget: largest number of kernels to measure.
         calibration: number of calibration networks.
-        calibration_draw: how they are drawn, see `networks.calibration`.
+        calibration_draw: how they are drawn, see `networks.calibration`. Within a budget of
+            measurements or minutes it is "judged" unless another one is asked for.
         seed: random seed of all draws and of the order of measurements.
         sampler: the sampler that chooses the kernels.
         guide: how the sampler `latfarm` picks layers of networks.
@@ -189,7 +190,8 @@ class CharacterizeCampaign(PlannedCampaign):
             self.kind,
             {
                 "calibration": options.calibration,
-                "draw": options.calibration_draw,
+                "draw": self._calibration_draw,
+                "exclude": sorted(self._held_out),
                 "passes": options.network_passes,
                 "seed": options.seed,
                 "exclude_lineages": options.exclude_lineages,
@@ -229,6 +231,11 @@ class CharacterizeCampaign(PlannedCampaign):
         self.context: ContextCampaign | None = None
         self.heads: HeadsCampaign | None = None
         self._insight: InsightChoice | None = None
+
+    @property
+    def _calibration_draw(self) -> Draw:
+        """How calibration networks are drawn."""
+        return self._options.calibration_draw
 
     def plan(self) -> Plan:
         """Fusion with the call overhead, then kernels as its rules cut them, then networks."""

@@ -36,6 +36,7 @@ from latfarm_controller.campaigns.kernels.padding import PaddingCampaign
 from latfarm_controller.campaigns.kernels.probes import ProbesCampaign
 from latfarm_controller.campaigns.kernels.survey import SETTINGS as KERNEL_SETTINGS
 from latfarm_controller.campaigns.kernels.survey import KernelCampaign
+from latfarm_controller.campaigns.networks.calibration import Draw
 from latfarm_controller.campaigns.networks.campaign import NetworkCampaign
 from latfarm_controller.campaigns.options import read_graphs
 from latfarm_controller.campaigns.plans import Plan
@@ -46,6 +47,7 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_net
 from latfarm_controller.campaigns.profiles.insight import choose
 from latfarm_controller.campaigns.profiles.profiled_networks import in_context
 from latfarm_controller.campaigns.sampling.base import Excluded
+from latfarm_controller.zoo.draws.judged_mix import JUDGED
 
 MOST_KNOWN = 250
 """Largest number of kernels of each family, seen in profiled networks, that the sampler is shown:
@@ -105,6 +107,12 @@ class CharacterizeInBudget(CharacterizeCampaign):
             self._all_tests.asker = self._few.asker
             yield from self._all_tests.plan()
             self._scored = True
+
+    @property
+    def _calibration_draw(self) -> Draw:
+        """How calibration networks are drawn: like those that judge, if nothing else is asked."""
+        given = "calibration_draw" in self._options.model_fields_set
+        return self._options.calibration_draw if given else JUDGED
 
     def _limits(self, most: float | None = None, time_share: float | None = None) -> Limits:
         """The limits of a stage that leaves the share of the calibration networks untouched."""

@@ -76,6 +76,11 @@ class Family:
     sampled: bool = True
     published: Published | None = None
 
+    @property
+    def folder(self) -> str:
+        """The folder of the zoo that the family is in: cnn, detectors, mobile or transformers."""
+        return self.module.partition(".")[0]
+
     def build(
         self,
         *,

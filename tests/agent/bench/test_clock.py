@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
+from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
 from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
-from latfarm_agent.testing.runtime_suite import measure
+from latfarm_agent.testing.runtime_suite import PATIENT, measure
 
 PROFILE = {"platform": "sim", "peak_macs_per_ms": 1e6, "bandwidth_bytes_per_ms": 1e6}
 
@@ -83,6 +85,41 @@ def test_a_simulated_board_tells_neighbour_and_clock_apart(
     assert slowdown == pytest.approx([1.0, 1.5, 1.0, 1.5], rel=1e-3)
     told = [float(result.conditions["clock_slowdown"]) for result in found]
     assert told == pytest.approx([1.0, 1.0, 2.0, 2.0])
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_a_lower_clock_of_the_host_is_told_and_stays_in_the_latency(
+    tmp_path: Path, bad_runtimes: Path
+) -> None:
+    """The clock is read from the files of a kernel; the runtime tells what it does to the probe."""
+    core = min(os.sched_getaffinity(0))
+    clock = tmp_path / f"root/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq"
+    clock.parent.mkdir(parents=True)
+    model = tmp_path / "model"
+    options = BenchOptions(
+        "board",
+        None,
+        tmp_path / "work",
+        runtimes={"clocked": "bad_runtimes:Clocked"},
+        search_path=[bad_runtimes],
+        limits=PATIENT,
+    )
+    bench = host_bench(options, cpu=core, root=tmp_path / "root")
+    found = []
+    try:
+        for mhz, slowdown in ((2000, 1.0), (1250, 1.0), (1250, 1.5), (2000, 1.0)):
+            clock.write_text(f"{mhz}000\n")
+            model.write_text(f"{mhz} {slowdown}")
+            found.append(measure(bench, "board-bad1.0-fp32-1t", model))
+    finally:
+        bench.close()
+    assert [result.error_message for result in found] == [""] * 4
+    told = [result.conditions["clock_slowdown"] for result in found]
+    assert told == ["1", "1.6", "1.6", "1"]
+    timed = [result.sessions[0].runs_ms[0] for result in found]
+    assert timed == pytest.approx([2.0, 3.2, 4.8, 2.0])
+    slowdown = [result.sessions[-1].slowdown[0] for result in found]
+    assert slowdown == pytest.approx([1.0, 1.0, 1.5, 1.0], rel=1e-2), "the neighbour's alone"
 
 
 @pytest.mark.parametrize(

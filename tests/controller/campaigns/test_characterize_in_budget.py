@@ -169,6 +169,22 @@ def test_kernels_are_repeated_where_their_runs_spread() -> None:
     assert set(again) <= set(wide)
 
 
+def test_calibration_networks_are_drawn_as_judged_ones_unless_another_draw_is_asked_for() -> None:
+    def draw(**config: Any) -> str:
+        campaign = make_campaign("characterize", PLATFORM, config)
+        assert isinstance(campaign, CharacterizeCampaign)
+        return str(campaign.networks.outcome()["draw"])
+
+    assert draw(measurements=500) == "judged"
+    assert draw(budget_minutes=5.0) == "judged"
+    assert draw(measurements=500, calibration_draw="convolutional") == "convolutional"
+    assert draw(measurements=500, calibration_draw="variants") == "variants"
+    assert draw(budget=450) == draw() == "variants", "stored campaigns keep their draw"
+    shares = in_budget({"measurements": 500}).shares
+    assert shares.calibration == 20
+    assert shares.kept <= 50
+
+
 def test_given_rules_need_no_fusion_tests() -> None:
     rules = FusionRules(pairs={("Conv", "Relu"): "fused"})
     board = Board("cpu", 0.03)

@@ -15,10 +15,14 @@ from latfarm_controller.errors import UsageError
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
-from latfarm_controller.reports.facts.staircases import staircases
+from latfarm_controller.reports.facts.staircases import learned_ms, rows_of, staircases
+from latfarm_controller.reports.pages import words
+from latfarm_controller.reports.pages.plot_stairs import stairs
 from latfarm_controller.reports.platform_report import platform_facts, render
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.baselines.names import BASELINES
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.samples import KernelSample
 
 from tests.controller.reports import toy
 from tests.controller.reports.parsed_page import Page
@@ -112,6 +116,42 @@ def test_points_lie_where_the_board_measured_them(facts: dict[str, Any]) -> None
         if point["exact"]:
             own = toy.truth_ms(toy.conv(16, point["place"], 14))
             assert point["latency_ms"] == pytest.approx(own, rel=0.02)
+
+
+def test_points_are_shown_as_the_predictor_learned_them(
+    lab: toy.Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training makes latencies of kernels alone those of kernels inside networks."""
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    predictor = found.predictor
+    assert predictor is not None
+    evidence = predictor.confidence
+    assert evidence is not None
+    rows = rows_of(found.kernels, found.call_overhead_ms)
+    measured = [row.latency_ms for row in rows]
+    assert learned_ms(predictor, rows) == measured
+    entry = staircases(found)[0]
+    before = [point["shown_ms"] for point in entry["points"]]
+    slower = replace(evidence, latency_ms=1.25 * evidence.latency_ms)
+    monkeypatch.setattr(predictor, "confidence", slower)
+    shown = [1.25 * latency_ms for latency_ms in measured]
+    assert learned_ms(predictor, rows) == pytest.approx(shown, rel=0.01)
+    entry = staircases(found)[0]
+    after = [point["shown_ms"] for point in entry["points"]]
+    assert after == pytest.approx([1.25 * shown_ms for shown_ms in before], rel=0.01)
+    (circle, *_) = [point for point in entry["points"] if point["exact"]]
+    assert circle["latency_ms"] == pytest.approx(before[0], rel=0.01)
+    assert f"shown at {words.ms(circle['shown_ms'])} ms" in stairs(entry, 1)
+    monkeypatch.setattr(predictor, "confidence", None)
+    assert learned_ms(predictor, rows) == measured
+
+
+def test_kernels_inside_networks_are_drawn_without_their_times_alone() -> None:
+    kernel = Kernel(toy.conv(8, 16, 14))
+    inside = KernelSample(kernel, 2.0, insight="profile", network="n")
+    alone = [KernelSample(kernel, 3.0 + n, insight="profile") for n in range(3)]
+    (row,) = rows_of([*alone, inside], 0.0)
+    assert (row.latency_ms, row.measurements) == (2.0, 1)
 
 
 def test_unseen_networks_stand_beside_every_baseline(facts: dict[str, Any], html: str) -> None:

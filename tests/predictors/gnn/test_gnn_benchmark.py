@@ -6,6 +6,7 @@ import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +194,28 @@ def test_networks_of_a_store(tmp_path: Path) -> None:
     assert source.families == ["small"]
     passes = sorted(each.passes_ms for each in source.networks)
     assert passes == [pytest.approx((n, n + 0.01)) for n in (1.0, 2.0, 3.0, 4.0)]
+
+
+def test_networks_of_a_store_are_corrected_as_the_platform_feels_it(tmp_path: Path) -> None:
+    path = tmp_path / "farm.duckdb"
+    store = DuckDBStore(path)
+    store.put_campaign(CampaignRecord("c", "c", "networks", "p"))
+    rows = []
+    for number in range(1, 11):
+        graph = replace(small_network(4 * number), name=f"small-{number}")
+        for repeat in range(8):
+            # With the exponent that was assumed, latencies grow with the root of the slowdown.
+            slowdown = 4.0 if repeat % 2 else 1.0
+            told = Measurement(f"r{number}-{repeat}", hash_of(graph), "p", "network", Outcome.OK)
+            told = replace(told, latency_ms=number * slowdown**0.5, measured_at_s=1.0 + repeat)
+            rows.append((replace(told, conditions={"slowdown": f"{slowdown}"}), graph))
+    store.add_measurements("c", rows)
+    store.close()
+    source = stores.source_of(path, "p")
+    core: Any = source.facts["slow_core"]
+    assert core["shift"] == pytest.approx(0.5)
+    passes = sorted(each.passes_ms for each in source.networks)
+    assert passes == [pytest.approx((n,) * 8) for n in range(1, 11)]
 
 
 def test_a_store_without_networks_is_refused(tmp_path: Path) -> None:

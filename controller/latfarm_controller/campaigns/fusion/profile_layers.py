@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from latfarm_predictors.graph.graph import Node
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.fusion.cases import Branch
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
@@ -67,8 +68,8 @@ def absorbed(parts: Sequence[Measurement], connected: Measurement) -> bool:
         parts: profiles of both ops alone.
         connected: profile of the connected model.
     """
-    alone = [sum(layer.latency_ms for layer in m.layers) for m in parts]
-    both = sum(layer.latency_ms for layer in connected.layers)
+    alone = [sum(layer.latency_ms for layer in corrected_layers(m)) for m in parts]
+    both = sum(layer.latency_ms for layer in corrected_layers(connected))
     return 0.0 < both < ABSORBED * max(alone)
 
 

@@ -26,6 +26,7 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.samples import KernelSample, mad_of
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.campaigns.pads.models import Padded, Separator, padded
@@ -213,7 +214,7 @@ class WithinPadsCampaign(PlannedCampaign):
         if share is None:
             self._hidden.add(key)
             return
-        shown_ms = sum(layer.latency_ms for layer in answer.layers)
+        shown_ms = sum(layer.latency_ms for layer in corrected_layers(answer))
         # Profiling slows layers down and never speeds them up: the call's latency bounds their sum.
         inside_ms = min(shown_ms, max((answer.latency_ms or 0.0) - self._overhead_ms, 0.0))
         alone = self._alone[key]

@@ -14,11 +14,12 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 from latfarm_controller.campaigns.profiles.alone_or_inside import DIFFERENT, difference
-from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, own_layers
+from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
 
 PURPOSE = "probe"
 """The purpose, in the store, of these measurements."""
@@ -70,7 +71,7 @@ class ProbesCampaign(PlannedCampaign):
         found = []
         for kernel in self._kernels:
             m = self._answers.get(hash_of(kernel.graph))
-            own = [] if m is None or not m.ok else own_layers(m)
+            own = [] if m is None or not m.ok else corrected_layers(m)
             own_ms = sum(layer.latency_ms for layer in own if layer.op not in LAYOUT_OPS)
             if own_ms > 0:
                 found.append(KernelSample(kernel, own_ms, 0.0, None, "profile"))

@@ -41,6 +41,7 @@ class NetworkOptions(CampaignOptions):
         least_macs: least multiply-adds of a drawn network.
         most_macs: most multiply-adds of a drawn network.
         draw: how networks are drawn, see `networks.calibration`.
+        exclude: hashes of networks that must not be drawn.
         profile: ask for layer times in the first pass; only for platforms that have a profiler.
         settings: changes of the measurement settings.
     """
@@ -54,6 +55,7 @@ class NetworkOptions(CampaignOptions):
     least_macs: float = Field(default=6e7, gt=0)
     most_macs: float = Field(default=6e9, gt=0)
     draw: Draw = VARIANTS
+    exclude: list[str] = Field(default_factory=list)
     profile: bool = False
     settings: SettingsChange = SettingsChange()
 
@@ -107,6 +109,7 @@ class NetworkCampaign(PlannedCampaign):
             seed=options.seed,
             macs=(options.least_macs, options.most_macs),
             draw=options.draw,
+            exclude=options.exclude,
         )
         self._graphs = {hash_of(graph): graph for graph in graphs}
         random = Random(options.seed)

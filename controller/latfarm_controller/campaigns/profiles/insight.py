@@ -24,12 +24,12 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.profiles.profiled_networks import (
     LAYOUT_OPS,
     LEAST_SHARE,
     UNTOLD_SHARE,
-    own_layers,
 )
 
 Insight = Literal["profile", "padded", "single"]
@@ -65,7 +65,7 @@ def layout_share(
     """
     shares = []
     for measurement in measurements:
-        layers = own_layers(measurement)
+        layers = corrected_layers(measurement)
         total_ms = sum(layer.latency_ms for layer in layers)
         if total_ms > 0:
             layout_ms = sum(layer.latency_ms for layer in layers if layer.op in LAYOUT_OPS)
@@ -95,7 +95,7 @@ def transfer_ms_per_mb(
     for graph, measurements in measured:
         moved_mb = boundary_mb(graph)
         for measurement in measurements:
-            shown_ms = sum(layer.latency_ms for layer in own_layers(measurement))
+            shown_ms = sum(layer.latency_ms for layer in corrected_layers(measurement))
             alone_ms = (measurement.latency_ms or 0.0) - overhead_ms
             if shown_ms > 0 and alone_ms > 0 and moved_mb:
                 paces.append(max(alone_ms - shown_ms, 0.0) / moved_mb)
@@ -171,7 +171,7 @@ def untold_share(measured: Sequence[tuple[Graph, Measurement]], overhead_ms: flo
     pace = transfer_ms_per_mb([(graph, [m]) for graph, m in measured], overhead_ms)
     shares = []
     for graph, m in measured:
-        shown_ms = sum(layer.latency_ms for layer in own_layers(m))
+        shown_ms = sum(layer.latency_ms for layer in corrected_layers(m))
         alone_ms = (m.latency_ms or 0.0) - overhead_ms
         if shown_ms > 0 and alone_ms > 0:
             left_ms = alone_ms - shown_ms - pace * boundary_mb(graph)

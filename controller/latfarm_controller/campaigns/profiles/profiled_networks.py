@@ -16,6 +16,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.profiles.layer_names import STEP, by_node, with_own_activations
 
@@ -58,23 +59,6 @@ def with_steps(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
     return found or list(layers)
 
 
-def own_layers(measurement: Measurement) -> list[ProfiledLayer]:
-    """The layers of a profile with their times as on an undisturbed core.
-
-    A measurement's latency is corrected for what slowed the core. The profiled runs follow the
-    timed ones, so that their layers are corrected by the same factor. Otherwise a busy host would
-    look like a profiler that costs time.
-    """
-    try:
-        timed_ms = float(measurement.conditions.get("uncorrected_ms", "nan"))
-    except ValueError:  # the board does not know it
-        return list(measurement.layers)
-    factor = (measurement.latency_ms or 0.0) / timed_ms if timed_ms > 0 else 1.0
-    if not 0.0 < factor < 1.0:
-        return list(measurement.layers)
-    return [replace(layer, latency_ms=layer.latency_ms * factor) for layer in measurement.layers]
-
-
 def _with_layout_changes(
     layers: Sequence[ProfiledLayer], nodes: Collection[str]
 ) -> list[ProfiledLayer]:
@@ -100,7 +84,7 @@ def _with_layout_changes(
 
 def accounts_for(measurement: Measurement) -> bool:
     """Whether the layers of a profile explain the latency measured without the profiler."""
-    total_ms = sum(layer.latency_ms for layer in own_layers(measurement))
+    total_ms = sum(layer.latency_ms for layer in corrected_layers(measurement))
     whole_ms = measurement.latency_ms or 0.0
     return (1.0 - UNTOLD_SHARE) * whole_ms <= total_ms <= _MOST_PROFILED * whole_ms
 
@@ -153,7 +137,7 @@ def in_context(
             joined with "+".
         transfers_ms: what the transfers of its inputs and outputs take, see `transfer_ms_per_mb`.
     """
-    named = with_own_activations(graph, own_layers(measurement))
+    named = with_own_activations(graph, corrected_layers(measurement))
     own = by_node(graph, named, LAYOUT_OPS)
     total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:

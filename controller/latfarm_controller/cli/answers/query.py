@@ -120,6 +120,7 @@ class _Shown:
             return
         notes = [
             output.stability(measurement),
+            output.clock_note(measurement),
             "" if own else "measured as another export of this network",
             ", ".join(found.origin.values()),
         ]

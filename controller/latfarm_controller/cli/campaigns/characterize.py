@@ -26,6 +26,16 @@ class SamplerName(StrEnum):
     nn_meter = "nn-meter"
 
 
+class CalibrationDraw(StrEnum):
+    """How calibration networks are drawn; see `latfarm_controller.campaigns.networks`."""
+
+    judged = "judged"
+    convolutional = "convolutional"
+    transformers = "transformers"
+    variants = "variants"
+    scaled = "scaled"
+
+
 class Guide(StrEnum):
     """How the sampler `latfarm` picks kernels; its module explains each choice."""
 
@@ -65,6 +75,16 @@ KeepFusionTests = Annotated[
     ),
 ]
 Networks = Annotated[int, typer.Option(min=1, help="Number of calibration networks to measure.")]
+DrawOption = Annotated[
+    CalibrationDraw | None,
+    typer.Option(
+        help="Which networks calibrate, because intervals keep their promise for networks like "
+        "these. judged: networks whose layers were redrawn, in the mix of families that judge "
+        "predictors; convolutional, transformers: those of one class alone; variants: of all "
+        "families alike; scaled: networks as published, in other widths and resolutions. "
+        "[default: judged]",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -146,6 +166,7 @@ def characterize(
     budget: Budget = 500,
     budget_minutes: BudgetMinutes = None,
     networks: Networks = 20,
+    calibration_draw: DrawOption = None,
     context: Context = None,
     sampler: SamplerOption = None,
     guide: GuideOption = None,
@@ -166,9 +187,8 @@ def characterize(
     """Measure and train all that predictions need.
 
     It detects fusion rules, measures kernels and calibration networks, trains a predictor, and
-    writes it as a bundle. The first line tells what it will cost, as latfarm plan does. The budget
-    bounds all of it, and a table at the end tells where it went. A report is written as well;
-    latfarm report writes it again.
+    writes it as a bundle, with a report. The first line tells what it will cost, as latfarm plan
+    does. The budget bounds all of it, and a table at the end tells where it went.
 
     You can stop this at any point; the same command continues where it stopped.
 
@@ -186,6 +206,7 @@ def characterize(
     # name the same campaign as it did before the option existed.
     asked = {
         "sampler": None if sampler is None else str(sampler),
+        "calibration_draw": None if calibration_draw is None else str(calibration_draw),
         "prior_share": _paper_share() if sampler is SamplerName.nn_meter else None,
         "budget_minutes": budget_minutes,
         "keep_fusion_tests": keep_fusion_tests or None,
@@ -199,8 +220,7 @@ def characterize(
         "rules": None if rules is None else inputs.read_rules(rules).to_json(),
     }
     config |= {key: value for key, value in asked.items() if value is not None}
-    config |= inputs.chosen_by(tags)
-    _run(platform, config, name, wait_s, as_json=as_json)
+    _run(platform, config | inputs.chosen_by(tags), name, wait_s, as_json=as_json)
 
 
 def _paper_share() -> float:

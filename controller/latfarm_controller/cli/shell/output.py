@@ -142,6 +142,19 @@ def stability(measurement: Measurement) -> str:
     return told.get(measurement.conditions.get(CONDITION, ""), "unstable")
 
 
+def clock_note(measurement: Measurement) -> str:
+    """What to say of a clock that was lower than at its best; empty if it was not, or is unknown.
+
+    Throttling lowers it, too. It is no neighbour's work, so that the latency still contains it.
+    """
+    from latfarm_predictors.slow_core import SLOWER_CLOCK, clock_slowdown_of
+
+    times = clock_slowdown_of(measurement)
+    if times is None or times <= SLOWER_CLOCK:
+        return ""
+    return f"its clock was {times:.2f} times lower, which is not corrected"
+
+
 ENERGY_HEADER = ("mJ", "+-", "rail")
 """Titles of the columns that `energy_cells` fills."""
 

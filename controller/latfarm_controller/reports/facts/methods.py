@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.measurement import Measurement
+from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.profiles.insight import Insight
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
@@ -40,8 +41,12 @@ def _in_networks(record: PlatformRecord) -> int:
 
 
 def profile_ms(measurement: Measurement) -> float:
-    """Sum of a model's own layers in its profile, in milliseconds; 0 without a profile."""
-    return sum(each.latency_ms for each in measurement.layers if each.op not in LAYOUT_OPS)
+    """Sum of a model's own layers in its profile, in milliseconds; 0 without a profile.
+
+    It is corrected for the slowdown of the core like the latency that it is compared with.
+    """
+    layers = corrected_layers(measurement)
+    return sum(each.latency_ms for each in layers if each.op not in LAYOUT_OPS)
 
 
 def beside_profile(record: PlatformRecord) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Slices through the measured kernels: kernels that differ in one size only.
 
 A slice is anchored at a measured kernel. Points on the slice have the same type and the same other
-sizes. Points near the slice have other sizes within a factor of `TOLERANCE`, or other ops after the
-main one; they are kept separate.
+sizes, those of their operands included: a product of two maps is no point of a slice of products of
+a map and a number for each channel. Points near the slice have other sizes within a factor of
+`TOLERANCE`, or other ops after the main one; they are kept separate.
 """
 
 from __future__ import annotations
@@ -110,6 +111,9 @@ def _held(work: Workload, axis: Axis) -> tuple[float, ...]:
         sizes.append(work.in_channels / max(work.out_channels, 1))
     if work.family == "grouped_conv":
         sizes.append(work.groups)
+    if work.family not in AXES and work.inputs > 1:
+        # How many operands are as large as the result, and how many are broadcast to it.
+        sizes.append(round(work.input_bytes / max(work.output_bytes, 1), 1))
     return tuple(sizes)
 
 

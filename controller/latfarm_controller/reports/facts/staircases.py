@@ -2,11 +2,16 @@
 
 Hardware computes in tiles, so latency rises in steps (nn-Meter, section 2.3; ANNETTE's Eq. 6).
 The kernels shown are those in which networks spend most of their time. The baseline is a forest.
+
+The prediction is that of a kernel inside a network. Where training corrected kernels that were
+measured alone for that (`learned/isolation.py`), points are shown as it learned them: otherwise
+they would all lie beside the band, although the prediction is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import ceil, gcd, log2
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -46,12 +51,17 @@ _FEWEST = 8
 """Fewest places of a curve."""
 _MARGIN = 1.15
 """Factor by which a curve extends beyond the measured places."""
+_SAME = 0.01
+"""A latency that was learned and one that was measured are the same if they differ by this share at
+most; medians are taken in another order."""
 _FEW = 2
 """A slice with this number of points or fewer is not drawn."""
 
 
 def rows_of(samples: Sequence[KernelSample], overhead_ms: float) -> list[Row]:
     """One row for each kernel, with medians over its samples.
+
+    If a kernel was measured inside networks, its other samples are ignored, as in training.
 
     Args:
         samples: the samples of kernels.
@@ -62,7 +72,8 @@ def rows_of(samples: Sequence[KernelSample], overhead_ms: float) -> list[Row]:
         if sample.latency_ms > 0:
             pools.setdefault(sample.kernel.kernel_id, []).append(sample)
     rows = []
-    for pool in pools.values():
+    for every in pools.values():
+        pool = [sample for sample in every if sample.network] or every
         own = [s.latency_ms - (overhead_ms if s.insight == "single" else 0.0) for s in pool]
         latency_ms = median(own)
         if latency_ms > 0:
@@ -122,8 +133,7 @@ def _facts(chosen: Slice, predictor: PlatformPredictor, share: float) -> dict[st
         "tolerance": TOLERANCE,
         "exact": len(chosen.exact),
         "near": len(chosen.near),
-        "points": [_point(row, axis, True) for row in chosen.exact]
-        + _near_points(chosen, predictor),
+        "points": _exact_points(chosen, predictor) + _near_points(chosen, predictor),
         "step": int(curve["place"][-1] - curve["place"][-2]) if len(curve["place"]) > 1 else 1,
         "curve": curve,
     }
@@ -142,6 +152,47 @@ def _point(row: Row, axis: Axis, exact: bool) -> dict[str, Any]:
     }
 
 
+def _exact_points(chosen: Slice, predictor: PlatformPredictor) -> list[dict[str, Any]]:
+    """Points on the slice, at the latencies that the predictor learned."""
+    learned = learned_ms(predictor, chosen.exact)
+    return [
+        _point(row, chosen.axis, True) | {"shown_ms": shown_ms}
+        for row, shown_ms in zip(chosen.exact, learned, strict=True)
+    ]
+
+
+def learned_ms(predictor: PlatformPredictor, rows: Sequence[Row]) -> list[float]:
+    """The latency of each kernel in milliseconds as the predictor learned it.
+
+    A kernel that the predictor did not learn from, or learned as it was measured, has the measured
+    latency.
+    """
+    import numpy as np
+    from latfarm_predictors.features.table import as_table
+    from latfarm_predictors.kernels.reuse import spills_alone
+    from latfarm_predictors.learned.reuse_cost import as_spills
+
+    evidence = predictor.confidence
+    if evidence is None:
+        return [row.latency_ms for row in rows]
+    known = dict(zip(_keys(evidence.table), evidence.latency_ms.tolist(), strict=True))
+    found = []
+    for row, key in zip(rows, _keys(as_table([row.work for row in rows])), strict=True):
+        own_ms = known.get(key, row.latency_ms)
+        if predictor.reuse is not None and key in known:  # the curve is of kernels that ran alone
+            spills = as_spills([spills_alone(row.work)])
+            own_ms = float(predictor.reuse.placed_ms(np.array([own_ms]), spills)[0])
+        same = abs(own_ms / row.latency_ms - 1.0) <= _SAME
+        found.append(row.latency_ms if same else own_ms)
+    return found
+
+
+def _keys(table: Table) -> list[tuple[object, ...]]:
+    """What tells each kernel of a table from others: all of its columns."""
+    columns = [getattr(table, column.name) for column in fields(table)]
+    return list(zip(*(list(column) for column in columns), strict=True))
+
+
 def _near_points(chosen: Slice, predictor: PlatformPredictor) -> list[dict[str, Any]]:
     """Points near the slice, moved onto it by the predicted ratio of the two latencies."""
     if not chosen.near:
@@ -150,9 +201,10 @@ def _near_points(chosen: Slice, predictor: PlatformPredictor) -> list[dict[str, 
     there = [moved(chosen.anchor, chosen.axis, position(r.work, chosen.axis)) for r in chosen.near]
     on = _predict(predictor, there)["latency_ms"]
     points = []
-    for row, before, after in zip(chosen.near, own, on, strict=True):
+    learned = learned_ms(predictor, chosen.near)
+    for row, own_ms, before, after in zip(chosen.near, learned, own, on, strict=True):
         point = _point(row, chosen.axis, False)
-        point["shown_ms"] = row.latency_ms * after / before
+        point["shown_ms"] = own_ms * after / before
         points.append(point)
     return points
 

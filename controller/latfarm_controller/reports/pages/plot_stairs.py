@@ -119,7 +119,8 @@ def description(facts: Mapping[str, Any]) -> str:
 
 def _point(point: Mapping[str, Any], x: float, y: float) -> str:
     sizes = " ".join(f"{k}={v}" for k, v in point["configuration"].items())
-    carried = "" if point["exact"] else f", shown at {words.ms(point['shown_ms'])} ms"
+    moved = point["shown_ms"] != point["latency_ms"]
+    carried = f", shown at {words.ms(point['shown_ms'])} ms" if moved else ""
     told = (
         f"{words.ms(point['latency_ms'])} ms +- {words.ms(point['mad_ms'])}{carried}; "
         f"{words.count(point['measurements'], 'measurement')}, {point['insight']}; {sizes}"

@@ -9,8 +9,10 @@ import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.kernels.survey import SETTINGS
 from latfarm_controller.zoo import build
+from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.slow_core import SlowCore
 
-from benchmarks.budget import curves
+from benchmarks.budget import curves, host
 from benchmarks.budget.boards import BoardInProcess
 
 
@@ -60,3 +62,15 @@ def test_curves_are_means_over_seeds() -> None:
     rows.append({"platform": "p", "budget": curves.UNBOUNDED, "measurements": 9, "within10": 1})
     (line,) = curves.curves(rows, "measurements")
     assert line.points == [(100.0, 51.0)]
+
+
+def test_the_truth_has_the_unit_of_the_predictor() -> None:
+    slow = {"slowdown": "4", "uncorrected_ms": "7"}
+    found = [
+        Measurement("1", "h", "p", "network", Outcome.OK, latency_ms=3.0, conditions=slow),
+        Measurement("2", "h", "p", "network", Outcome.OK, latency_ms=5.0),
+        Measurement("3", "h", "p", "network", Outcome.MODEL_ERROR, error_code="NO"),
+    ]
+    names = {"h": "a network"}
+    assert host.truth_ms(SlowCore(-0.5, 0.01, 50), found, names) == {"a network": 5.5}
+    assert host.truth_ms(SlowCore(), found, names) == {"a network": 4.0}

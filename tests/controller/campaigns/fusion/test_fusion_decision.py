@@ -134,6 +134,19 @@ def test_an_op_that_takes_almost_no_time_after_another_is_absorbed() -> None:
     assert not absorbed([total, slow_relu], layers()), "nothing is shown"
 
 
+def test_profiles_are_compared_without_what_slowed_the_core() -> None:
+    def profiled(time_ms: float, slowdown: float) -> Measurement:
+        """A layer of 1 ms and more, as timed on a core that a neighbour makes slower."""
+        timed = {"slowdown": f"{slowdown}", "uncorrected_ms": f"{slowdown * 2.0}"}
+        layers = (ProfiledLayer("0", "", slowdown * time_ms),)
+        return replace(taken(2.0), layers=layers, conditions=timed)
+
+    alone = [profiled(0.02, 1.0), profiled(0.7, 1.0)]
+    assert absorbed(alone, profiled(0.25, 2.0)), "it took 0.5 ms, as timed on a slow core"
+    slow = [profiled(0.02, 2.0), profiled(0.7, 2.0)]
+    assert not absorbed(slow, profiled(0.4, 1.0)), "1.4 ms alone are as timed on a slow core"
+
+
 def test_rasters_and_constants_do_not_count_as_kernels() -> None:
     # In MNN, two ops in one layout save the rasters between them, and are still two kernels.
     pool = taken(0.1, layers=("Reorder", "Pooling", "Raster"))

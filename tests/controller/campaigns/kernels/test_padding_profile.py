@@ -34,6 +34,8 @@ RULES = FusionRules(
     pairs={("Conv", "Relu"): "fused", ("MatMul", "Relu"): "fused", ("Gemm", "Relu"): "fused"}
 )
 INSIDE_MS = 0.5
+CALL_MS = 0.2
+"""What the call takes beside the layers that its profile shows."""
 
 
 def conv(channels: int) -> Kernel:
@@ -63,11 +65,13 @@ def survey(
     rules: FusionRules = RULES,
     seed: int = 0,
     silent: str = "",
+    slowdown: float = 1.0,
 ) -> tuple[WithinPadsCampaign, list[str]]:
     """Run a campaign on a board where every kernel takes `INSIDE_MS` inside a network.
 
-    The profile shows no layer for ops named `silent`. The result is the campaign, and the names of
-    the graphs that it asked for.
+    The profile shows no layer for ops named `silent`. A neighbour of the core makes all layers
+    `slowdown` times slower, which is taken out of latencies and not of layers. The result is the
+    campaign, and the names of the graphs that it asked for.
     """
     campaign = WithinPadsCampaign("p", rules, alone, 0.0, seed=seed)
     random = Random(seed)
@@ -94,10 +98,15 @@ def survey(
             request.platform,
             request.purpose,
             Outcome.OK,
-            latency_ms=sum(layer.latency_ms for layer in layers),
+            latency_ms=CALL_MS + sum(layer.latency_ms for layer in layers),
             mad_ms=0.0,
             settings=request.settings,
-            layers=tuple(layers),
+            layers=tuple(replace(each, latency_ms=slowdown * each.latency_ms) for each in layers),
+            conditions={
+                "uncorrected_ms": str(
+                    slowdown * (CALL_MS + sum(layer.latency_ms for layer in layers))
+                )
+            },
         )
 
     models = {}
@@ -163,6 +172,16 @@ def test_noise_does_not_count_as_a_difference(seed: int) -> None:
     assert len(asked) == PROBES
     assert campaign.samples() == alone
     assert campaign.outcome()["times"] == {}
+
+
+def test_what_slows_the_core_is_not_in_the_times_between_pads() -> None:
+    alone = [profiled(conv(8 * i), 2 * INSIDE_MS) for i in range(1, 31)]
+    quiet, _ = survey(alone)
+    slowed, _ = survey(alone, slowdown=1.6)
+    assert slowed.difference == pytest.approx(quiet.difference)
+    times = [s.latency_ms for s in slowed.samples()]
+    assert times == pytest.approx([s.latency_ms for s in quiet.samples()])
+    assert times == pytest.approx([INSIDE_MS] * 30)
 
 
 def test_too_few_probes_show_no_difference() -> None:

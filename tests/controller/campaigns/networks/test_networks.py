@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 from statistics import median
@@ -24,13 +26,24 @@ from latfarm_controller.campaigns.networks.campaign import (
 )
 from latfarm_controller.errors import UsageError
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_controller.zoo.draws.judged_mix import (
+    MIXES,
+    Mix,
+    calibrating_families,
+    judged_families,
+)
 from latfarm_controller.zoo.draws.variants import variant
 from latfarm_controller.zoo.draws.windows import has_idle_windows
+from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from benchmarks import networks
+
+MACS = (3e7, 2e9)
+"""Least and most multiply-adds of networks that judge."""
 BARRED = ["vgg", "resnet", "inception", "shufflenet", "squeezenet", "densenet"]
 
 
@@ -83,6 +96,61 @@ def test_calibration_networks_never_are_networks_that_judge() -> None:
     judging = {hash_of(variant(name, s)) for name in ("alexnet", "resnet18") for s in range(1, 12)}
     graphs = calibration_networks(40, seed=0, macs=(3e7, 2e9))
     assert not judging & {hash_of(graph) for graph in graphs}
+
+
+def calibrating(graphs: Sequence[Graph]) -> list[str]:
+    """The family of each calibration network."""
+    return [graph.name.partition("-calibration")[0] for graph in graphs]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_families_calibrate_in_the_mix_of_those_that_judge(mix: Mix, seed: int) -> None:
+    judging = judged_families(mix)
+    graphs = calibration_networks(2 * len(judging), seed=seed, macs=MACS, draw=mix)
+    assert Counter(calibrating(graphs)) == dict.fromkeys(judging, 2)
+    twenty = calibration_networks(20, seed=seed, macs=MACS, draw=mix)
+    assert len({hash_of(graph) for graph in twenty}) == 20
+    shares = Counter(calibrating(twenty))
+    assert max(shares.values()) - min(shares[name] for name in judging) <= 1
+    again = calibration_networks(20, seed=seed, macs=MACS, draw=mix)
+    assert [hash_of(graph) for graph in again] == [hash_of(graph) for graph in twenty]
+
+
+def test_a_judged_mix_has_other_members_than_those_that_judge() -> None:
+    judging = networks.judged_networks(2, seed=0)
+    graphs = calibration_networks(20, macs=MACS, draw="convolutional")
+    assert not {hash_of(graph) for graph in judging} & {hash_of(graph) for graph in graphs}
+    barred = [hash_of(graph) for graph in graphs[:3]]
+    others = calibration_networks(20, macs=MACS, draw="convolutional", exclude=barred)
+    assert len(others) == 20
+    assert not set(barred) & {hash_of(graph) for graph in others}
+    assert sorted(calibrating(others)) == sorted(calibrating(graphs))
+    scaled = calibration_networks(8, draw=SCALED)
+    fewer = calibration_networks(8, draw=SCALED, exclude=[hash_of(scaled[0])])
+    assert hash_of(scaled[0]) not in {hash_of(graph) for graph in fewer}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_families_of_the_same_folder_stand_in_for_lineages_that_are_left_out(mix: Mix) -> None:
+    folders = Counter(zoo.find(name)[0].folder for name in judged_families(mix))
+    graphs = calibration_networks(
+        folders.total(), exclude_lineages=BARRED, seed=1, macs=MACS, draw=mix
+    )
+    assert not any(lines(graph.name) & set(BARRED) for graph in graphs)
+    assert Counter(zoo.find(name)[0].folder for name in calibrating(graphs)) == folders
+
+
+def test_a_folder_without_families_has_stand_ins_of_the_same_task() -> None:
+    everything = {line for family in zoo.families().values() for line in family.lineage}
+    mobile = {f.name: f for f in zoo.calibration_families().values() if f.folder == "mobile"}
+    left = everything - {line for each in mobile.values() for line in each.lineage}
+    turns = calibrating_families("judged", sorted(left))
+    by_name = dict(zip(judged_families(), turns, strict=True))
+    assert by_name["mobilenet-v2"] == ("mobilenet-v2",)
+    assert set(by_name["vgg11"]) <= set(mobile)
+    assert "mobilenet-v2" in by_name["vgg11"]
+    assert by_name["bert-mini"] == (), "no network of another task stands in for text"
 
 
 def test_a_family_without_a_variant_in_the_range_is_given_up() -> None:

@@ -13,7 +13,6 @@ from latfarm_controller.campaigns.profiles.insight import (
 from latfarm_controller.campaigns.profiles.profiled_networks import (
     accounts_for,
     in_context,
-    own_layers,
 )
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -21,6 +20,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
+from latfarm_predictors.slow_core import corrected_layers
 
 RULES = FusionRules({("Conv", "Relu"): "fused"}, 1, 0, "p")
 
@@ -120,7 +120,7 @@ def test_a_busy_host_does_not_look_like_a_slow_profiler(told: str) -> None:
     layers = [ProfiledLayer(node.name, node.op, 2.0) for node in graph.nodes]
     m = replace(measured(graph, 5.0, *layers), conditions={"uncorrected_ms": told})
     factor = 0.5 if told == "10.0" else 1.0
-    assert [layer.latency_ms for layer in own_layers(m)] == [2.0 * factor] * 5
+    assert [layer.latency_ms for layer in corrected_layers(m)] == [2.0 * factor] * 5
     assert untold_share([(graph, m)] * 3, 0.0) == pytest.approx(0.0 if told == "10.0" else 1.0)
 
 

@@ -110,6 +110,15 @@ def test_padded_and_single_times_are_compared_with_the_profiler() -> None:
     assert "1.000" in page
 
 
+def test_a_profile_is_compared_in_the_unit_of_the_latency() -> None:
+    slow = {"slowdown": "2", "uncorrected_ms": "6"}
+    layers = (ProfiledLayer("a", "Conv", 4.0), ProfiledLayer("b", "Reorder", 2.0))
+    kernel = toy.kernels()[0]
+    told = toy.measured(kernel, "kernel", 3.0, 0, layers=layers, conditions=slow)
+    assert methods.profile_ms(told) == pytest.approx(2.0), "4 ms are as timed on a slow core"
+    assert methods.profile_ms(replace(told, conditions={})) == pytest.approx(4.0)
+
+
 def test_correlation_of_something_constant_is_undefined() -> None:
     assert methods.pearson([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
     assert methods.pearson([1, 1, 1], [3, 2, 1]) is None

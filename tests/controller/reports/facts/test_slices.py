@@ -111,6 +111,25 @@ def test_near_is_within_the_tolerance_or_of_another_type() -> None:
     assert all(r.work.in_channels <= limit for r in best.near)
 
 
+def product(channels: int, *, broadcast: bool, size: int = 14) -> Graph:
+    """A product of a map with another map, or with a number for each channel."""
+    b = GraphBuilder("m")
+    shape = (1, channels, 1, 1) if broadcast else (1, channels, size, size)
+    return b.build([b.mul(b.input((1, channels, size, size)), b.input(shape))])
+
+
+def test_products_with_a_map_and_with_a_number_for_each_channel_are_apart() -> None:
+    maps = [row(product(n, broadcast=False)) for n in (16, 32, 64)]
+    scales = [row(product(n, broadcast=True)) for n in (24, 48, 96, 192)]
+    best, other = find_slices([*maps, *scales], "out_channels")
+    assert [len(each.exact) for each in (best, other)] == [4, 3]
+    assert best.near == other.near == (), "a map moves twice the bytes"
+    assert {r.work.input_bytes // r.work.output_bytes for r in best.exact} == {1}
+    sizes = [row(product(32, broadcast=True, size=size)) for size in (7, 14, 28, 56)]
+    (spatial,) = find_slices(sizes, "spatial")
+    assert len(spatial.exact) == 4
+
+
 def test_one_place_or_a_short_span_is_no_slice() -> None:
     assert find_slices([row(conv(16, 8))], "out_channels") == []
     assert find_slices([row(conv(16, 8)), row(conv(16, 9))], "out_channels") == []
