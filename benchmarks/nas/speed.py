@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import psutil
-from latfarm_controller.app.estimating import AskedEstimate, PredictedLatency
+from latfarm_controller.app.estimating import AskedEstimate
 from latfarm_controller.app.question import Found, Question
+from latfarm_controller.bulk.predictions import PredictedLatency
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
 from latfarm_controller.training.bundles import open_bundle

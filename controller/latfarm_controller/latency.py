@@ -359,8 +359,13 @@ def asked_of(
 
 def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:
     """The question about a network on a platform."""
+    return with_options(Question.about(as_asked(graph, platform), platform), options)
+
+
+def with_options(question: Question, options: QueryOptions) -> Question:
+    """A question with what answers it."""
     return replace(
-        Question.about(as_asked(graph, platform), platform),
+        question,
         tier=options.tier,
         refresh=options.refresh,
         energy=options.energy,
