@@ -217,8 +217,8 @@ bench-new-board: setup ## new boards from few probes: ncnn's boards and NASBench
 bench-padding: setup ## errors from single-layer, padded and profiled kernel times, as a table of the paper's
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)
 
-bench-query: setup ## hits on a store of 1,000,000 rows: latency, rate, memory; a quiet machine, please
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.query.bench $(or $(BENCH_FLAGS),--write benchmarks/query/query.json)
+bench-query: setup ## hits on a store of 1,000,000 rows, and misses; continues where it stopped; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.query.bench $(or $(BENCH_FLAGS),--home .cache/bench-query --write benchmarks/query/query.json)
 
 bench-sampling: setup ## samplers x regressors on real convolution timings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.offline --write $(BENCH_FLAGS)

@@ -31,7 +31,7 @@ from benchmarks.nas import speed
 from benchmarks.nas.board import PLATFORM, candidates, furnish
 from benchmarks.nas.devices import devices, mean_of
 from benchmarks.nas.quality import PAPER, PAPER_FLOPS, search_figures, stand_in_value
-from benchmarks.query.bench import stolen_s
+from benchmarks.query.stages import stolen_s
 
 COUNT, QUICK_COUNT = 10_000, 40
 """Number of candidates, and of those of a quick run, whose figures mean nothing."""
