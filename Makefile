@@ -198,6 +198,7 @@ bench-fusion: setup ## fused pairs told from times alone, on simulated boards an
 
 bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
+	@$(if $(BENCH_FLAGS),,$(BIN)/python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json)
 
 bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)
