@@ -10,7 +10,7 @@ them. Each experiment is one table of the results:
   train from scratch or fine-tune; 30 % of the family judge.
 - `platforms` (Fig. 7): the same for a board that the first training, with a head for each other
   board, has not seen; 30 % of the networks judge.
-- `tasks` (Fig. 8): the first training has seen classifiers alone; many detectors train from scratch,
+- `tasks` (Fig. 8): the first training has seen classifiers; many detectors train from scratch,
   a few do so, and the same few fine-tune. The paper has 1,000 and 50.
 - `heads` (Table 6): a model for each board, and one model with a head for each board.
 - `kernels` (Table 5): nn-Meter's forests and NNLP on kernels, 70 % of which train.

@@ -34,7 +34,7 @@ from benchmarks.nas.devices import devices, mean_of
 from benchmarks.nas.quality import PAPER, PAPER_FLOPS, search_figures, stand_in_value
 from benchmarks.query.stages import stolen_s
 
-COUNT, QUICK_COUNT = 10_000, 40
+COUNT, QUICK_COUNT = 10_000, 250
 """Number of candidates, and of those of a quick run, whose figures mean nothing."""
 LEARNED, QUICK_LEARNED = (1500, 20), (150, 9)
 """Numbers of kernels and of networks that the predictor learns from."""
