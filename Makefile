@@ -141,7 +141,7 @@ test-faults: setup ## 200 seeded runs of small farms with faults, half of them o
 test-ray-faults: setup ## campaigns while GCS, raylets, shards and builders are killed; some minutes
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/controller/farm/processes $(TEST_FLAGS)
 
-test-database-kills: setup ## kill -9 of the serving process, 50 times under queries, writes and imports; some minutes
+test-database-kills: setup ## kill -9 of the serving process, 50 times under queries, writes, imports and promotions; some minutes
 	@LATFARM_DATABASE_KILLS=50 $(BIN)/python -m pytest -n 0 tests/controller/api/test_database_kills.py $(TEST_FLAGS)
 
 test-database-damage: setup ## the write-ahead log of a store, cut or damaged at hundreds of places; some minutes

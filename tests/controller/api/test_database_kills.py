@@ -1,4 +1,6 @@
-"""kill -9 of the serving process under queries, writes and imports: nothing is lost or doubled.
+"""kill -9 of the serving process under queries, writes, imports and promotions.
+
+Nothing is lost or doubled, no import is half there, and the model in use is the old or the new one.
 
 `make test-database-kills` kills it 50 times, each run of the tests a few times.
 """
@@ -25,9 +27,18 @@ from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.upkeep.verify import verify
+from latfarm_controller.training.model_register import read_register
 from latfarm_predictors.graph.hash import hash_of
 
-from tests.controller.api.kill_server import PLATFORM, measured, relu
+from tests.controller.api.kill_server import (
+    MODELS,
+    PLATFORM,
+    PROMOTED_PLATFORM,
+    PROMOTIONS,
+    measured,
+    other,
+    relu,
+)
 
 KILLS = int(os.environ.get("LATFARM_DATABASE_KILLS", "3"))
 """How many times the server is killed."""
@@ -207,11 +218,33 @@ def check(config: ControllerConfig, loads: list[Load], folders: list[Path]) -> N
         file.close()
 
 
+def with_models(config: ControllerConfig) -> None:
+    """Put two models of a platform into the home."""
+    folder = config.bundles_dir / PROMOTED_PLATFORM
+    folder.mkdir(parents=True)
+    for number in MODELS:
+        (folder / f"{number}.zip").write_bytes(b"")
+
+
+def check_promoted(config: ControllerConfig) -> None:
+    """The model in use is the last one whose promotion was done, or the next one."""
+    register = read_register(config.bundles_dir / PROMOTED_PLATFORM)
+    file = config.home / PROMOTIONS
+    done = file.read_text().split() if file.exists() else []
+    if done:
+        assert register.promoted in (done[-1], other(done[-1]))
+    assert set(register.models) == set(MODELS)
+    promotions = [each for each in register.history if each.action == "promote"]
+    assert len(done) <= len(promotions)
+
+
 def test_a_killed_server_loses_nothing_that_it_acknowledged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("kills")
     config = ControllerConfig(home=folder / "home", local_agent=False)
+    config.make_dirs()
+    with_models(config)
     draw = random.Random(19)
     kinds = ("import", "writes", "queries")
     loads: list[Load] = []
@@ -231,6 +264,7 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(
             load.process.communicate()
         assert load.wrong == []
         check(config, loads, folders)
+        check_promoted(config)
     for load, place in zip(loads, folders, strict=True):
         done = import_(config, place, lambda _stage, _done, _total: None)
         assert done["imported_before"] or done["added"] == IMPORTED_ROWS
