@@ -147,7 +147,7 @@ test-faults: setup ## 200 seeded runs of small farms with faults, half of them o
 test-ray-faults: setup ## campaigns while GCS, raylets, shards and builders are killed; some minutes
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/controller/farm/processes $(TEST_FLAGS)
 
-test-database-kills: setup ## kill -9 of the serving process, 50 times under queries, writes and imports; some minutes
+test-database-kills: setup ## kill -9 of the serving process, 50 times under queries, writes, imports and promotions; some minutes
 	@LATFARM_DATABASE_KILLS=50 $(BIN)/python -m pytest -n 0 tests/controller/api/test_database_kills.py $(TEST_FLAGS)
 
 test-database-damage: setup ## the write-ahead log of a store, cut or damaged at hundreds of places; some minutes
@@ -204,6 +204,7 @@ bench-fusion: setup ## fused pairs told from times alone, on simulated boards an
 
 bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
+	@$(if $(BENCH_FLAGS),,$(BIN)/python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json)
 
 bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)
@@ -223,8 +224,8 @@ bench-new-board: setup ## new boards from few probes: ncnn's boards and NASBench
 bench-padding: setup ## errors from single-layer, padded and profiled kernel times, as a table of the paper's
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.padding $(or $(BENCH_FLAGS),--write --simulate npu)
 
-bench-query: setup ## hits on a store of 1,000,000 rows: latency, rate, memory; a quiet machine, please
-	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.query.bench $(or $(BENCH_FLAGS),--write benchmarks/query/query.json)
+bench-query: setup ## hits on a store of 1,000,000 rows, and misses; continues where it stopped; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.query.bench $(or $(BENCH_FLAGS),--home .cache/bench-query --write benchmarks/query/query.json)
 
 bench-sampling: setup ## samplers x regressors on real convolution timings
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sampling.offline --write $(BENCH_FLAGS)

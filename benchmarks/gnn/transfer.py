@@ -1,4 +1,4 @@
-"""What a trained NNLP is worth elsewhere: NNLQP's Table 5, Table 6, Fig. 6 and Fig. 7.
+"""What a trained NNLP is worth elsewhere: NNLQP's Table 5, Table 6, and Fig. 6 to Fig. 8.
 
     python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json
     python -m benchmarks.gnn.transfer --quick
@@ -7,9 +7,11 @@ It runs on simulated boards, since a transfer between platforms needs the same n
 them. Each experiment is one table of the results:
 
 - `structures` (Fig. 6): a family is left out of the first training, and a few of its networks then
-  train from scratch or fine-tune; the other half of the family judges.
+  train from scratch or fine-tune; 30 % of the family judge.
 - `platforms` (Fig. 7): the same for a board that the first training, with a head for each other
-  board, has not seen; half of the networks of each family judge.
+  board, has not seen; 30 % of the networks judge.
+- `tasks` (Fig. 8): the first training has seen classifiers; many detectors train from scratch,
+  a few do so, and the same few fine-tune. The paper has 1,000 and 50.
 - `heads` (Table 6): a model for each board, and one model with a head for each board.
 - `kernels` (Table 5): nn-Meter's forests and NNLP on kernels, 70 % of which train.
 
@@ -49,9 +51,32 @@ BOARDS = ("npu", "gpu", "cpu", "branches", "overlap")
 COUNTS = (32, 100, 200, 300)
 """Numbers of networks that fine-tune, as in Fig. 6 and Fig. 7."""
 TEST_SHARE = 0.3
-"""Share of the kernels that judge, as in section 8.3."""
+"""Share of the kernels that judge, as in section 8.3, and of the networks of a family."""
+PER_FAMILY = 460
+"""Networks of each family, so that 300 of them may train."""
+STRUCTURES = ("resnet18", "vgg11", "mobilenet-v2", "efficientnet-b0", "googlenet")
+"""The families that are left out for Fig. 6, which shows five."""
+DETECTOR = "retinanet-r34"
+"""The family of detectors; its backbone is that of the paper's."""
+PAPER_TASKS = "MAPE 3.8 % from 1,000, 4.4 % from 50, 4.0 % from 50 with the first training"
+"""NNLQP's Fig. 8."""
 FEWEST_JUDGES = 5
 """A kind of kernel with fewer judges stands in no table."""
+
+
+@dataclass(frozen=True)
+class TaskSizes:
+    """Numbers of detectors.
+
+    Attributes:
+        many: how many train from scratch, as in the paper's data set.
+        few: how many train from scratch, and fine-tune a model of classifiers.
+        judges: how many judge.
+    """
+
+    many: int = 1000
+    few: int = 50
+    judges: int = 300
 
 
 @dataclass(frozen=True)
@@ -64,6 +89,7 @@ class Setup:
         counts: numbers of networks that fine-tune.
         seeds: random seeds.
         results: the file of results.
+        tasks: how many detectors train, many and few, and how many judge.
     """
 
     sources: Sequence[Source]
@@ -71,6 +97,7 @@ class Setup:
     counts: Sequence[int]
     seeds: Sequence[int]
     results: Results
+    tasks: TaskSizes
 
 
 def labelled(source: Source, networks: Sequence[BenchNetwork]) -> list[Labelled]:
@@ -95,21 +122,21 @@ def keep(
     print(f"  {job.key}: MAPE {record['mape']:.2%}, {record['seconds']} s", file=sys.stderr)
 
 
-def halves(networks: Sequence[BenchNetwork], seed: int) -> tuple[list[int], list[int]]:
-    """Places of the half that may train and of the half that judges; siblings stay together."""
-    shares = shares_of([each.name for each in networks], 0.0, 0.5, seed)
+def parted(networks: Sequence[BenchNetwork], seed: int) -> tuple[list[int], list[int]]:
+    """Places of the networks that may train and of those that judge; siblings stay together."""
+    shares = shares_of([each.name for each in networks], 0.0, TEST_SHARE, seed)
     return shares.train.tolist(), shares.calibration.tolist()
 
 
 def structures(setup: Setup) -> list[str]:
     """Fig. 6: a family that the first training has not seen."""
     source, rows = setup.sources[-1], []
-    for family in source.families:
+    for family in [each for each in source.families if each in STRUCTURES]:
         own = [each for each in source.networks if each.family == family]
         others = labelled(source, [each for each in source.networks if each.family != family])
         for seed in setup.seeds:
             config = replace(setup.config, seed=seed)
-            may, judge = halves(own, seed)
+            may, judge = parted(own, seed)
             judges = labelled(source, [own[at] for at in judge])
             base = Later(partial(fit, others, config))
             for count in setup.counts:
@@ -129,7 +156,7 @@ def platforms(setup: Setup) -> list[str]:
     for target in setup.sources:
         for seed in setup.seeds:
             config = replace(setup.config, seed=seed)
-            may, judge = halves(target.networks, seed)
+            may, judge = parted(target.networks, seed)
             judges = labelled(target, [target.networks[at] for at in judge])
             others = [
                 row
@@ -148,11 +175,43 @@ def platforms(setup: Setup) -> list[str]:
     return list(dict.fromkeys(rows))
 
 
+def tasks(setup: Setup) -> list[str]:
+    """Fig. 8: detectors, after a first training that has seen classifiers alone."""
+    source, sizes = setup.sources[-1], setup.tasks
+    classifiers = labelled(source, source.networks)
+    jobs = [
+        BenchJob("tasks", source.name, f"{DETECTOR}/{count}", method, seed)
+        for seed in setup.seeds
+        for count, method in (
+            (sizes.many, "scratch"),
+            (sizes.few, "scratch"),
+            (sizes.few, "transfer"),
+        )
+    ]
+    if any(setup.results.find(job) is None for job in jobs):
+        kind = source.name.removeprefix("sim-")
+        made = simulated.source_of(kind, sizes.many + sizes.judges, 1, (DETECTOR,))
+        every = labelled(source, made.networks)
+        judges, may = every[: sizes.judges], every[sizes.judges :]
+        for seed in setup.seeds:
+            config = replace(setup.config, seed=seed)
+            base = Later(partial(fit, classifiers, config))
+            order = np.random.default_rng(seed).permutation(len(may)).tolist()
+            row = f"{DETECTOR}/{sizes.many}"
+            job = BenchJob("tasks", source.name, row, "scratch", seed)
+            many = Later(partial(fit, may, config))
+            keep(setup, job, judges, many.answering(judges))
+            few = [may[at] for at in order[: sizes.few]]
+            _both(setup, replace(job, row=f"{DETECTOR}/{sizes.few}"), base, few, judges)
+    print(f"\nNNLQP's Fig. 8, for its own detectors: {PAPER_TASKS}")
+    return list(dict.fromkeys(job.row for job in jobs))
+
+
 def heads(setup: Setup) -> list[str]:
     """Table 6: a model for each board, and one with a head for each of them."""
     for seed in setup.seeds:
         config = replace(setup.config, seed=seed)
-        may, judge = halves(setup.sources[0].networks, seed)
+        may, judge = parted(setup.sources[0].networks, seed)
         every = [
             row
             for source in setup.sources
@@ -234,6 +293,7 @@ def _both(
 EXPERIMENTS = {
     "structures": (structures, ("scratch", "transfer")),
     "platforms": (platforms, ("scratch", "transfer")),
+    "tasks": (tasks, ("scratch", "transfer")),
     "heads": (heads, ("multi-models", "single-model")),
     "kernels": (kernels, ("nn-meter", "nnlp")),
 }
@@ -244,15 +304,23 @@ def _setup(options: argparse.Namespace) -> Setup:
     quick = options.quick
     boards = ("npu", "branches") if quick else BOARDS
     families = QUICK_FAMILIES if quick else simulated.FAMILIES
-    per_family, count = (options.per_family or (8 if quick else 400)), (60 if quick else 2000)
+    per_family = options.per_family or (8 if quick else PER_FAMILY)
+    count = 60 if quick else 2000
+    sizes = TaskSizes(8, 4, 5) if quick else TaskSizes()
     config = QUICK.small if quick else SMALL
-    settings = {"config": asdict(config), "per_family": per_family, "quick": quick}
+    settings = {
+        "config": asdict(config),
+        "per_family": per_family,
+        "quick": quick,
+        "tasks": asdict(sizes),
+    }
     return Setup(
         [simulated.source_of(kind, per_family, count, families) for kind in boards],
         config,
         (4,) if quick else COUNTS,
-        (0,) if quick else SEEDS,
+        tuple(options.seed or ((0,) if quick else SEEDS)),
         Results(options.write, settings),
+        sizes,
     )
 
 
@@ -264,6 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small: shows that everything works")
     parser.add_argument("--write", type=Path, help="file of the results, which a run continues")
     parser.add_argument("--per-family", type=int, help="networks of each family")
+    parser.add_argument("--seed", type=int, action="append", help="random seed; repeatable")
     parser.add_argument("--only", choices=tuple(EXPERIMENTS), help="one experiment alone")
     options = parser.parse_args(arguments)
     watch = HostWatch()
@@ -286,7 +355,7 @@ def _source_name(experiment: str, setup: Setup) -> str:
     """The name under which an experiment keeps its jobs."""
     if experiment in ("platforms", "heads"):
         return "boards"
-    return setup.sources[-1 if experiment == "structures" else 0].name
+    return setup.sources[0 if experiment == "kernels" else -1].name
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from latfarm_controller.bulk.lender import worker_count
 from latfarm_controller.config import load_config
 from latfarm_controller.training.bundles import open_bundle
 from latfarm_predictors.graph.totals import macs_of
@@ -31,9 +32,9 @@ from benchmarks.nas import speed
 from benchmarks.nas.board import PLATFORM, candidates, furnish
 from benchmarks.nas.devices import devices, mean_of
 from benchmarks.nas.quality import PAPER, PAPER_FLOPS, search_figures, stand_in_value
-from benchmarks.query.bench import stolen_s
+from benchmarks.query.stages import stolen_s
 
-COUNT, QUICK_COUNT = 10_000, 40
+COUNT, QUICK_COUNT = 10_000, 250
 """Number of candidates, and of those of a quick run, whose figures mean nothing."""
 LEARNED, QUICK_LEARNED = (1500, 20), (150, 9)
 """Numbers of kernels and of networks that the predictor learns from."""
@@ -65,12 +66,11 @@ def measure(count: int, learned: tuple[int, int], cells: int, *, quick: bool) ->
     """All figures."""
     config = load_config()
     furnish(config, *learned, count)
-    found: dict[str, Any] = {
-        "steps_ms": speed.steps_ms(config, min(count, 500)),
-        "local": speed.local(count),
-        "grpc": speed.over_grpc(config, count),
-        "synthetic board": ranked(count),
-    }
+    found: dict[str, Any] = {"steps_ms": speed.steps_ms(config, min(count, 500))}
+    for workers in dict.fromkeys((1, worker_count(None))):
+        found[f"local, workers {workers}"] = speed.local(count, workers)
+        found[f"grpc, workers {workers}"] = speed.over_grpc(config, count, workers)
+    found["synthetic board"] = ranked(count)
     folder = Path(os.environ.get("LATFARM_BENCH_DATA", "../shared/data")) / "help" / "nasbench201"
     if folder.is_dir():
         told = devices(folder, cells, 0, most=1 if quick else 0)
@@ -82,8 +82,9 @@ def measure(count: int, learned: tuple[int, int], cells: int, *, quick: bool) ->
 
 def show(found: dict[str, Any]) -> None:
     """Print the figures as lines."""
-    for name in ("steps_ms", "local", "grpc"):
-        print(name, ", ".join(f"{key} {value}" for key, value in found[name].items()))
+    for name, figures in found.items():
+        if name == "steps_ms" or "workers" in name:
+            print(f"{name}:", ", ".join(f"{key} {value}" for key, value in figures.items()))
     tables = {"synthetic board": found["synthetic board"]}
     if "NASBench-201" in found:
         tables["NASBench-201, mean of devices"] = found["NASBench-201"]["mean"]

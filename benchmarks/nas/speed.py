@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import psutil
-from latfarm_controller.app.estimating import AskedEstimate, PredictedLatency
+from latfarm_controller.app.estimating import AskedEstimate
 from latfarm_controller.app.question import Found, Question
+from latfarm_controller.bulk.predictions import PredictedLatency
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
 from latfarm_controller.training.bundles import open_bundle
@@ -59,11 +62,12 @@ def steps_ms(config: ControllerConfig, count: int) -> dict[str, float]:
     }
 
 
-def local(count: int) -> dict[str, Any]:
-    """Candidates a second of `estimate_many` in this process; no controller runs.
+def local(count: int, workers: int) -> dict[str, Any]:
+    """Candidates a second of `estimate_many` with so many processes; no controller runs.
 
-    Candidates are made meanwhile, which is a part of the time.
+    Candidates are made in this process meanwhile, which is a part of the time.
     """
+    os.environ["LATFARM_PREDICTION_WORKERS"] = str(workers)
 
     def ends() -> Iterator[str]:
         for each in estimate_many(candidates(0, count), [PLATFORM]):
@@ -74,8 +78,8 @@ def local(count: int) -> dict[str, Any]:
     return _timed(ends(), count)
 
 
-def over_grpc(config: ControllerConfig, count: int) -> dict[str, Any]:
-    """Candidates a second of one stream to `latfarm serve`, which predicts.
+def over_grpc(config: ControllerConfig, count: int, workers: int) -> dict[str, Any]:
+    """Candidates a second of one stream to `latfarm serve`, which predicts in so many processes.
 
     They are made and hashed in this process meanwhile, as an architecture search would do it.
     """
@@ -84,8 +88,9 @@ def over_grpc(config: ControllerConfig, count: int) -> dict[str, Any]:
         for place, graph in enumerate(candidates(0, count)):
             yield AskedEstimate(place, replace(Question.about(graph, PLATFORM), measure=False))
 
+    os.environ["LATFARM_PREDICTION_WORKERS"] = str(workers)
     with served(config.home) as (process, _ready_s), client() as one:
-        before = process.memory_info().rss
+        before = rss_bytes(process)
 
         def ends() -> Iterator[str]:
             for _, end in one.estimate_many(asked()):
@@ -94,20 +99,29 @@ def over_grpc(config: ControllerConfig, count: int) -> dict[str, Any]:
                 yield MEASURED if isinstance(end, Found) else PREDICTED
 
         told = _timed(ends(), count)
-        return told | {"server_grew_bytes": process.memory_info().rss - before}
+        return told | {"server_grew_bytes": rss_bytes(process) - before}
+
+
+def rss_bytes(process: psutil.Process) -> int:
+    """Resident memory of a process and of all processes that it has started."""
+    total = process.memory_info().rss
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            total += child.memory_info().rss
+    return int(total)
 
 
 def _timed(ends: Iterable[str], count: int) -> dict[str, Any]:
     """Rate, sources and memory of candidates whose sources are told as they end."""
     process = psutil.Process()
     gc.collect()
-    before = most = process.memory_info().rss
+    before = most = rss_bytes(process)
     sources = dict.fromkeys((MEASURED, PREDICTED), 0)
     began_s, cpu_s = time.perf_counter(), time.process_time()
     for number, source in enumerate(ends):
         sources[source] += 1
         if number % LOOK_EVERY == 0:
-            most = max(most, process.memory_info().rss)
+            most = max(most, rss_bytes(process))
     took_s = time.perf_counter() - began_s
     assert sum(sources.values()) == count
     return {

@@ -2,10 +2,12 @@
 
 A store is made (`store.py`), `latfarm serve` is started on it, and clients ask about networks that
 are spread over the whole store. Then they ask about networks that nobody measured, and a simulated
-board measures them (`misses.py`). Each figure stands beside its target. The load and the stolen
-time of the host are printed, because figures of a busy host say nothing.
+board measures them (`misses.py`). Each figure stands beside its target. With --write, each stage
+is in the file as soon as it is finished, with load and stolen time of the host, and the same
+command continues where it stopped; with --home, it need not make the store again.
 
-Usage: `make bench-query`, or `python -m benchmarks.query.bench --quick`.
+    make bench-query                                      a million rows; the store is in .cache
+    python -m benchmarks.query.bench --quick              a small store, to see that all works
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from latfarm_controller.builders import build
 from latfarm_controller.config import load_config
 
 from benchmarks.query import misses, writer
+from benchmarks.query.stages import StageFile
 from benchmarks.query.store import FULL, PLATFORMS, QUICK, Size, make, network, some
 
 LATFARM = [sys.executable, "-m", "latfarm_controller.cli.main"]
@@ -144,42 +147,69 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def stolen_s() -> float:
-    """Processor time that the host of this machine took from it so far, in seconds."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+def in_store(stages: StageFile, home: Path, size: Size) -> None:
+    """Make the store, and ask it by a command without a server."""
+    file = load_config().store_file
 
+    def made() -> dict[str, Any]:
+        made_s = make(file, size)
+        return {
+            "networks": size.networks,
+            "rows": size.rows,
+            "rows_through_api": size.through_api,
+            "making_s": made_s,
+            "bytes_per_row": file.stat().st_size / size.rows,
+        }
 
-def measure(home: Path, size: Size, asked_for: Asked) -> dict[str, Any]:
-    """All figures of one store."""
-    hits = asked_for.hits
-    config = load_config()
-    config.make_dirs()
-    made_s = make(config.store_file, size)
+    if not file.exists() and not stages.missing("store"):
+        make(file, size)  # the stages that are left need it, too
+    stages.run("store", made)
     model = home / "model.onnx"
     model.write_bytes(build(network(1), "onnx", "fp32"))
-    asked = questions(size, 3 * hits)
-    found: dict[str, Any] = {
-        "networks": size.networks,
-        "rows": size.rows,
-        "rows_through_api": size.through_api,
-        "making_s": made_s,
-        "bytes_per_row": config.store_file.stat().st_size / size.rows,
-        "command_without_server_s": command_s(model, 3),
-    }
-    with misses.board(home / "board", asked_for.board_ms), served(home) as (process, ready_s):
-        found["ready_s"] = ready_s
+    stages.run("command", lambda: {"command_without_server_s": command_s(model, 3)})
+
+
+def with_server(
+    stages: StageFile, home: Path, size: Size, asked_for: Asked, process: psutil.Process
+) -> None:
+    """What a running server answers; misses come last, because the first of them starts Ray."""
+    hits, asked = asked_for.hits, questions(size, 3 * asked_for.hits)
+    model = home / "model.onnx"
+
+    def one_client() -> dict[str, float]:
         hits_ms(asked[:20])
         times = hits_ms(asked[:hits])
-        found["hit_median_ms"] = statistics.median(times)
-        found["hit_p99_ms"] = percentile(times, 0.99)
-        found["hits_per_s"] = rate(asked[hits : 2 * hits])
-        found["batch_hits_per_s"] = batch_rate(asked)
-        found["command_with_server_s"] = command_s(model, 5)
-        found["resident_bytes"] = process.memory_info().rss
-        # The last, because the first miss starts Ray beside the server.
-        found |= misses.misses(client, asked_for.misses)
-    beside = writer.beside_writing(hits_ms, asked[:hits])
-    return found | {f"beside_writing_{name}": value for name, value in beside.items()}
+        return {"hit_median_ms": statistics.median(times), "hit_p99_ms": percentile(times, 0.99)}
+
+    stages.run("hits", one_client)
+    stages.run("clients", lambda: {"hits_per_s": rate(asked[hits : 2 * hits])})
+    stages.run("batch", lambda: {"batch_hits_per_s": batch_rate(asked)})
+    stages.run("command beside", lambda: {"command_with_server_s": command_s(model, 5)})
+    stages.run("memory", lambda: {"resident_bytes": process.memory_info().rss})
+    stages.run("misses", lambda: misses.costs(client, asked_for.misses))
+    stages.run("together", lambda: misses.together(client))
+
+
+SERVED = ("ready", "hits", "clients", "batch", "command beside", "memory", "misses", "together")
+"""The stages that need a server."""
+
+
+def measure(stages: StageFile, home: Path, size: Size, asked_for: Asked) -> None:
+    """All stages that are not done yet."""
+    load_config().make_dirs()
+    in_store(stages, home, size)
+    if stages.missing(*SERVED):
+        board = misses.board(home / "board", asked_for.board_ms)
+        with board, served(home) as (process, ready_s):
+            stages.run("ready", lambda: {"ready_s": ready_s})
+            with_server(stages, home, size, asked_for, process)
+
+    def beside() -> dict[str, float]:
+        asked = questions(size, asked_for.hits)
+        told = writer.beside_writing(hits_ms, asked)
+        return {f"beside_writing_{name}": value for name, value in told.items()}
+
+    stages.run("beside writing", beside)
 
 
 TARGETS: dict[str, tuple[str, float]] = {
@@ -200,29 +230,45 @@ TARGETS: dict[str, tuple[str, float]] = {
 """Figure -> its bound."""
 
 
-def main() -> None:
-    """Measure, print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a small store and few questions")
-    parser.add_argument("--hits", type=int, default=5000, help="questions for each figure")
-    parser.add_argument("--write", type=Path, help="file for the figures as JSON")
-    given = parser.parse_args()
+def _run(given: argparse.Namespace, home: Path) -> int:
+    """Run the stages in a home; returns the exit code."""
     size = QUICK if given.quick else FULL
     asked = Asked(100, 3, 200.0) if given.quick else Asked(given.hits, 20, 2000.0)
-    before_s, load = stolen_s(), os.getloadavg()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "home"
-        os.environ |= {"LATFARM_HOME": str(home), "LATFARM_LOCAL_AGENT": "false"}
-        found = measure(home, size, asked)
-    host = {"load_before": load, "load_after": os.getloadavg(), "steal_s": stolen_s() - before_s}
-    for name, value in found.items():
-        sign, bound = TARGETS.get(name, ("", 0.0))
-        met = "" if not sign else "met" if (value <= bound) == (sign == "<=") else "MISSED"
-        print(f"{name:28} {value!s:>24.24} {sign:2} {bound or '':>8} {met}")
-    print(f"a hit of the paper takes {PAPER_HIT_S} s; host: {host}")
-    if given.write:
-        given.write.write_text(json.dumps({**found, "host": host}, indent=1) + "\n")
+    settings = {"size": asdict(size), "asked": asdict(asked)}
+    os.environ |= {"LATFARM_HOME": str(home), "LATFARM_LOCAL_AGENT": "false"}
+    stages = StageFile(given.write, settings, TARGETS)
+    measure(stages, home, size, asked)
+    print("\nall figures of the file:")
+    for name, value in stages.figures.items():
+        print(stages.line(name, value))
+    print(f"a hit of the paper takes {PAPER_HIT_S} s; figures of a busy host say nothing")
+    return 0
+
+
+def main() -> int:
+    """Measure what is missing, print it, and write it if asked to; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a small store and few questions")
+    parser.add_argument("--hits", type=int, default=5000, help="questions for each figure")
+    parser.add_argument("--write", type=Path, help="file of the figures, which a run continues")
+    parser.add_argument(
+        "--home",
+        type=Path,
+        help="folder of the store, which is kept; without it, a temporary one that every run makes",
+    )
+    given = parser.parse_args()
+    try:
+        if given.home is not None:
+            given.home.mkdir(parents=True, exist_ok=True)
+            return _run(given, given.home.resolve())
+        with tempfile.TemporaryDirectory() as folder:
+            return _run(given, Path(folder) / "home")
+    except ValueError as error:
+        print(f"bench-query: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

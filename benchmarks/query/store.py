@@ -86,18 +86,20 @@ def measurement(graph: Graph, number: int, platform: str) -> Measurement:
 
 
 def make(path: Path, size: Size) -> float:
-    """Make the store; returns the seconds that it took."""
+    """Make the store, or go on where its making was stopped; returns the seconds that it took."""
     began_s = time.monotonic()
     direct = min(size.networks, size.through_api)
+    known = _rows_by_platform(path)
+    done = known.get(PLATFORMS[0], 0)  # each batch is written as a whole
     with DuckDBStore(path) as store:
-        for first in range(0, direct, BATCH):
+        for first in range(min(done, direct), direct, BATCH):
             told = [
                 (measurement(graph, number, PLATFORMS[0]), graph)
                 for number, graph in _networks(first, min(direct, first + BATCH))
             ]
             store.add_measurements(f"api{first}", told)
         # The graphs of the other networks come with one measurement each.
-        for first in range(direct, size.networks, 10 * BATCH):
+        for first in range(max(done, direct), size.networks, 10 * BATCH):
             told = [
                 (measurement(graph, number, PLATFORMS[0]), graph)
                 for number, graph in _networks(first, min(size.networks, first + 10 * BATCH))
@@ -106,6 +108,8 @@ def make(path: Path, size: Size) -> float:
     file = DuckDBFile(path)
     try:
         for platform in PLATFORMS[1 : size.rows // size.networks]:
+            if platform in known:
+                continue
             first = file.number("SELECT max(seq) FROM measurements")
             with file.transaction("make rows") as cursor:
                 cursor.execute(
@@ -120,6 +124,18 @@ def make(path: Path, size: Size) -> float:
     finally:
         file.close()
     return time.monotonic() - began_s
+
+
+def _rows_by_platform(path: Path) -> dict[str, int]:
+    """How many rows there are of each platform; none if there is no store yet."""
+    if not path.exists():
+        return {}
+    file = DuckDBFile(path)
+    try:
+        rows = file.all("SELECT platform, count(*) FROM measurements GROUP BY platform")
+    finally:
+        file.close()
+    return {str(platform): int(count) for platform, count in rows}
 
 
 def _networks(first: int, stop: int) -> Iterator[tuple[int, Graph]]:

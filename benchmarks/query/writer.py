@@ -73,13 +73,14 @@ def beside_writing(
 def write(store: Store, began: threading.Event, stop: threading.Event) -> float:
     """Write rows until `stop` is set; returns how many a second were written."""
     graphs = [network(number) for number in range(BATCH)]
+    campaign = f"written-{time.time_ns()}"  # what an earlier run has written is something else
     written, began_s = 0, time.monotonic()
     while not stop.is_set():
         told = [
             (measurement(graph, FIRST_NEW + written + number, PLATFORMS[0]), graph)
             for number, graph in enumerate(graphs)
         ]
-        store.add_measurements("written", told)
+        store.add_measurements(campaign, told)
         written += BATCH
         began.set()
         stop.wait(max(0.0, began_s + written / ROWS_PER_S - time.monotonic()))

@@ -78,6 +78,10 @@ class ControllerConfig(BaseModel):
     ray_cpus: int | None = Field(default=None, ge=1)
     """Number of cores for a Ray that is started on this machine; None: all, at most 4."""
 
+    prediction_workers: int | None = Field(default=None, ge=1, le=64)
+    """Number of processes that predict many candidates; 1: only the process that is asked; None: as
+    many as there are cores and memory for, at most 8, and one core less in `latfarm serve` where
+    this machine is a board."""
     health_checks: bool = True
     """Whether `latfarm serve` checks boards before their first work, and recovers those that fail
     or do not answer."""

@@ -4,7 +4,8 @@ An architecture search compares thousands of networks, and no board measures tha
 store knows is answered from it, the rest is predicted by the newest bundle of the platform, and
 each answer says which of both it is. The controller of another machine (`LATFARM_CONTROLLER`)
 answers with its own store and its own bundles. Otherwise the store of this home is asked as
-`latfarm_controller.latency` asks it, and this process predicts with the bundles of this home.
+`latfarm_controller.latency` asks it, and the bundles of this home predict: in this process, and in
+worker processes from `WORTH_WORKERS` candidates on (setting `prediction_workers`).
 
 However many candidates there are, only some hundred networks are held at a time.
 
@@ -18,24 +19,21 @@ for each in estimate_many(graphs, ["local-onnxruntime1.31-fp32-1t"]):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.app.estimating import (
-    DEFAULT_COVERAGE,
-    AskedEstimate,
-    EstimateEnd,
-    PredictedLatency,
-    Predictors,
-    neither,
-)
+from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd, named, neither
 from latfarm_controller.app.question import Found, Question
-from latfarm_controller.config import load_config
+from latfarm_controller.bulk.candidates import Candidate, CandidateEnd, ModelFile
+from latfarm_controller.bulk.evaluation import Evaluation
+from latfarm_controller.bulk.lender import WorkerLender, worker_count
+from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
+from latfarm_controller.config import ControllerConfig, load_config
 from latfarm_controller.errors import (
     ControllerError,
     NoSuchCallError,
@@ -48,10 +46,12 @@ from latfarm_controller.latency import (
     Model,
     QueryOptions,
     answer_of,
-    asked_of,
+    question_about,
+    with_options,
 )
 
 Tag = TypeVar("Tag")
+Told = TypeVar("Told")
 MEASURED, PREDICTED = "measured", "predicted"
 """Where a latency is from: the store, or the newest bundle of the platform."""
 STORE_ONLY = QueryOptions(measure=False)
@@ -97,7 +97,7 @@ def estimate_many(
     predict: bool = True,
     options: QueryOptions = STORE_ONLY,
 ) -> Iterator[Estimate]:
-    """The latencies of networks on platforms, as they come; among neighbours, stored ones first.
+    """The latencies of networks on platforms, in the order of the models, then of the platforms.
 
     A model that cannot be read, or that neither the store nor a bundle knows, has an estimate with
     an `error`; the others go on. Models are taken one by one, so that `models` may make them as
@@ -116,13 +116,53 @@ def estimate_many(
     """
     if options.measure:
         raise UsageError("an estimate asks no board; use query_many to measure")
-    asked = asked_of(models, platform_names, batch_size, options)
-    told = (((name, platform), question) for name, platform, question in asked)
     config = load_config()
+    choice = Choice(options, predict, coverage)
     with LatencyDatabase(config) as database:
-        estimator = Estimator(database, config.bundles_dir, predict=predict, coverage=coverage)
-        for (name, platform), question, end in estimator.ends(told):
+        estimator = Estimator(database, config, choice)
+        for (name, platform), question, end in estimator.ends(
+            _asked(models, platform_names, batch_size)
+        ):
             yield _estimate(name, platform, question, end)
+
+
+def _asked(
+    models: Iterable[Model], platforms: Sequence[str], batch_size: int
+) -> Iterator[tuple[tuple[str, str], AskedModel]]:
+    """Each model on each platform, with its name and that of the platform."""
+    for model in models:
+        source = model if isinstance(model, Graph) else ModelFile(str(model), batch_size)
+        name = model.name if isinstance(model, Graph) else str(model)
+        for platform in platforms:
+            yield (name, platform), AskedModel(source, platform)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """A model whose latency on a platform is wanted.
+
+    Attributes:
+        source: the model. It is read when it is needed, perhaps in another process.
+        platform: the platform.
+    """
+
+    source: Graph | ModelFile
+    platform: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How models are answered.
+
+    Attributes:
+        options: which stored answers will do; they ask no board.
+        predict: whether to predict what the store does not know.
+        coverage: share of cases in which a predicted latency shall lie in its interval.
+    """
+
+    options: QueryOptions = STORE_ONLY
+    predict: bool = True
+    coverage: float = DEFAULT_COVERAGE
 
 
 class Estimator:
@@ -130,86 +170,156 @@ class Estimator:
 
     Args:
         database: where the store is asked.
-        bundles_dir: the folder of the bundles of this home.
-        predict: whether to predict what the store does not know.
-        coverage: share of cases in which a predicted latency shall lie in its interval.
+        config: the settings of this process.
+        choice: how models are answered.
     """
 
     def __init__(
-        self,
-        database: LatencyDatabase,
-        bundles_dir: Path,
-        *,
-        predict: bool = True,
-        coverage: float = DEFAULT_COVERAGE,
+        self, database: LatencyDatabase, config: ControllerConfig, choice: Choice | None = None
     ) -> None:
         self._database = database
-        self._predictors = Predictors(bundles_dir)
-        self._predict = predict
-        self._coverage = coverage
+        self._config = config
+        self._choice = choice or Choice()
 
     def ends(
-        self, asked: Iterable[tuple[Tag, Question | Exception]]
-    ) -> Iterator[tuple[Tag, Question | Exception, EstimateEnd]]:
-        """How questions end, each with its tag, in another order than they were asked.
+        self, asked: Iterable[tuple[Tag, AskedModel]]
+    ) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
+        """How models end, in the order in which they were asked.
 
         Args:
-            asked: pairs of a tag, which the caller chooses, and a question; an error in the place
-                of a question is its end. They are taken when there is room for them.
+            asked: pairs of a tag, which the caller chooses, and a model. They are taken when there
+                is room for them.
+
+        Returns:
+            An iterator of the tag, the question without its network, and the end. There is no
+            question about a model that cannot be read.
         """
         left = iter(asked)
         if self._database.remote:
-            held: dict[int, tuple[Tag, Question | Exception]] = {}
+            held: dict[int, tuple[Tag, AskedModel, Question | Exception]] = {}
             try:
-                for place, end in self._database.estimate_many(self._numbered(left, held)):
-                    yield (*held.pop(place), end)
+                for place, told in enumerate(in_order(self._remote(left, held))):
+                    del held[place]
+                    yield told
             except NoSuchCallError:  # then its store answers alone, and the bundles of this home
-                left = chain(list(held.values()), left)
+                left = chain([(tag, model) for tag, model, _ in held.values()], left)
             else:
                 return
-        while batch := list(islice(left, TOGETHER)):
-            for place, end in self._here([question for _, question in batch]):
-                yield (*batch[place], end)
+        yield from self._here(left)
 
-    def _numbered(
+    def _remote(
         self,
-        asked: Iterator[tuple[Tag, Question | Exception]],
-        held: dict[int, tuple[Tag, Question | Exception]],
-    ) -> Iterator[AskedEstimate]:
-        """The candidates for a controller; each is held by its number until it ends."""
-        for place, each in enumerate(asked):
-            held[place] = each
-            yield AskedEstimate(place, each[1], self._predict, self._coverage)
+        asked: Iterator[tuple[Tag, AskedModel]],
+        held: dict[int, tuple[Tag, AskedModel, Question | Exception]],
+    ) -> Iterator[tuple[int, tuple[Tag, Question | None, EstimateEnd]]]:
+        """The ends that a controller tells, with the numbers of their models."""
 
-    def _here(self, asked: Sequence[Question | Exception]) -> Iterator[tuple[int, EstimateEnd]]:
-        """The ends of some questions with the predictors of this process."""
-        sound: list[tuple[int, Question]] = []
-        for place, question in enumerate(asked):
-            if isinstance(question, Exception):
-                yield place, question
+        def numbered() -> Iterator[AskedEstimate]:
+            for place, (tag, model) in enumerate(asked):
+                question = _question(model, self._choice.options)
+                held[place] = tag, model, question
+                yield AskedEstimate(place, question, self._choice.predict, self._choice.coverage)
+
+        for place, end in self._database.estimate_many(numbered()):
+            tag, _, question = held[place]
+            told = None if isinstance(question, Exception) else replace(question, graph=None)
+            yield place, (tag, told, end)
+
+    def _here(
+        self, asked: Iterator[tuple[Tag, AskedModel]]
+    ) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
+        """The ends that the store and the bundles of this home tell.
+
+        While the ends of a batch are told, workers are busy with the next one.
+        """
+        lender = WorkerLender(worker_count(self._config.prediction_workers))
+        with Evaluation(self._config.bundles_dir, lender) as evaluation:
+            before: _Batch[Tag] | None = None
+            while batch := self._batch(evaluation, asked):
+                if before is not None:
+                    yield from self._told(before)
+                before = batch
+            if before is not None:
+                yield from self._told(before)
+
+    def _batch(
+        self, evaluation: Evaluation, asked: Iterator[tuple[Tag, AskedModel]]
+    ) -> _Batch[Tag] | None:
+        """The next models, whose evaluation has begun; None if there are no more."""
+        taken = list(islice(asked, TOGETHER))
+        if not taken:
+            return None
+        predict, coverage = self._choice.predict, self._choice.coverage
+        candidates = [
+            Candidate(model.source, model.platform, predict=predict, coverage=coverage)
+            for _, model in taken
+        ]
+        begun = evaluation.start(candidates)
+        return _Batch([(tag, model.platform) for tag, model in taken], begun)
+
+    def _told(self, batch: _Batch[Tag]) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
+        """How the models of a batch end."""
+        evaluated = batch.evaluated()
+        questions = [
+            with_options(Question(platform, *each.hashes), self._choice.options)
+            for (_, platform), each in zip(batch.asked, evaluated, strict=True)
+        ]
+        readable = [place for place, each in enumerate(evaluated) if each.unread is None]
+        stored = dict(self._database.ask([questions[place] for place in readable]))
+        found = {place: stored[index] for index, place in enumerate(readable)}
+        for place, ((tag, _), each) in enumerate(zip(batch.asked, evaluated, strict=True)):
+            if each.unread is not None:
+                yield tag, None, each.unread
             else:
-                sound.append((place, question))
-        missed: dict[str, list[tuple[int, Graph, Exception]]] = {}
-        for index, end in self._database.ask([question for _, question in sound]):
-            place, question = sound[index]
-            graph = question.graph
-            if self._predict and isinstance(end, NotMeasuredError) and graph is not None:
-                missed.setdefault(question.platform, []).append((place, graph, end))
-            else:
-                yield place, end
-        for platform, together in missed.items():
-            graphs = [graph for _, graph, _ in together]
-            answers = self._predictors.predict(platform, graphs, self._coverage)
-            for (place, _, error), answer in zip(together, answers, strict=True):
-                if isinstance(answer, Exception):
-                    yield place, neither(error, answer)
-                else:
-                    yield place, PredictedLatency.of(answer)
+                end = _better(found[place], questions[place], each)
+                yield tag, questions[place], end
 
 
-def _estimate(
-    name: str, platform: str, question: Question | Exception, end: EstimateEnd
-) -> Estimate:
+@dataclass(frozen=True, slots=True)
+class _Batch(Generic[Tag]):
+    """Models that are evaluated together.
+
+    Attributes:
+        asked: their tags and platforms.
+        evaluated: waits for what became of them.
+    """
+
+    asked: list[tuple[Tag, str]]
+    evaluated: Callable[[], list[CandidateEnd]]
+
+
+def _question(model: AskedModel, options: QueryOptions) -> Question | Exception:
+    """The question about a model, or why it cannot be read."""
+    source = model.source
+    try:
+        graph = source if isinstance(source, Graph) else source.read()
+        return question_about(graph, model.platform, options)
+    except (PredictorsError, OSError) as error:
+        return error
+
+
+def _better(stored: Found | Exception, question: Question, each: CandidateEnd) -> EstimateEnd:
+    """The end of a model: the stored answer, else the prediction, else why there is neither."""
+    if not isinstance(stored, NotMeasuredError):
+        return stored
+    if isinstance(each.predicted, PredictedLatency):
+        return each.predicted
+    missed = named(stored, question, each.name)
+    return missed if each.predicted is None else neither(missed, each.predicted)
+
+
+def in_order(ends: Iterable[tuple[int, Told]]) -> Iterator[Told]:
+    """Numbered things in the order of their numbers, which begin with 0 and leave none out."""
+    waiting: dict[int, Told] = {}
+    following = 0
+    for place, end in ends:
+        waiting[place] = end
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def _estimate(name: str, platform: str, question: Question | None, end: EstimateEnd) -> Estimate:
     """What a question about a model led to."""
     if isinstance(end, PredictedLatency):
         return Estimate(
@@ -226,7 +336,7 @@ def _estimate(
     if not isinstance(end, Found):
         error = end if isinstance(end, Exception) else ControllerError("the network is missing")
         return Estimate(name, platform, error=error)
-    assert isinstance(question, Question)
+    assert question is not None
     answer = answer_of(name, question, end)
     source = MEASURED if answer.latency_ms is not None else ""
     return Estimate(name, platform, answer.latency_ms, source, error=answer.error)

@@ -38,6 +38,7 @@ from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.files.plain_json import read_json
 from latfarm_predictors.learned.score_pool import SCORES_VERSION
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.predict.nnlp_corrector import NNLP_KIND
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
@@ -50,7 +51,9 @@ VERSION = 3
 Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
 that older programs learn together (`features/groups.py`).
 """
-READABLE = (1, 2, 3)
+NNLP_VERSION = 4
+"""Version of bundles in which a graph network answers, so that older programs refuse them."""
+READABLE = (1, 2, 3, 4)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200
@@ -230,13 +233,19 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
     }
     header = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": NNLP_VERSION if _has_nnlp(state) else VERSION,
         "platform": predictor.platform,
         "files": sorted(files),
     }
     files[_HEADER] = as_json(header)
     files[SUMS] = sums_of(files)
     return files
+
+
+def _has_nnlp(state: ModelState) -> bool:
+    """Whether a graph network answers for networks."""
+    corrector = state.parts.get("corrector")
+    return corrector is not None and corrector.kind == NNLP_KIND
 
 
 class _BaselinesReader:

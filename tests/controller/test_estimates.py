@@ -47,7 +47,8 @@ class FakePredictor:
 
 @pytest.fixture
 def bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle of `PLATFORM` alone."""
+    """A bundle of `PLATFORM` alone. It is known to this process, so no other one predicts."""
+    monkeypatch.setenv("LATFARM_PREDICTION_WORKERS", "1")
 
     def opened(_folder: Path, platform: str) -> FakePredictor:
         if platform != PLATFORM:

@@ -1,7 +1,4 @@
-"""Messages of the call `EstimateMany`, made and read back.
-
-Reading a request parses a network, which takes milliseconds: do it in a thread.
-"""
+"""Messages of the call `EstimateMany`, made and read back. Networks are not read here."""
 
 from __future__ import annotations
 
@@ -12,13 +9,9 @@ from latfarm_predictors.errors import PredictorsError
 from latfarm_protos.v1 import controller_pb2 as pb
 
 from latfarm_controller.api import query_messages
-from latfarm_controller.app.estimating import (
-    DEFAULT_COVERAGE,
-    AskedEstimate,
-    EstimateEnd,
-    PredictedLatency,
-)
+from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 from latfarm_controller.app.question import Found, GraphNeeded, Question
+from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
 from latfarm_controller.errors import ControllerError
 
 
@@ -39,14 +32,18 @@ def asked_to_pb(asked: AskedEstimate, question: Question, *, with_graph: bool) -
 
 
 def asked_from_pb(message: Any) -> AskedEstimate:
-    """The candidate of a message; an error in the place of its question if it cannot be read."""
+    """The candidate of a message, with its network as it was sent.
+
+    An error stands in the place of its question if that is malformed.
+    """
     question: Question | Exception
     try:
-        question = query_messages.question_from_pb(message.question, hashed=True)
+        question = query_messages.question_from_pb(message.question, unread=True)
     except (ControllerError, PredictorsError) as error:
         question = error
     coverage = message.coverage or DEFAULT_COVERAGE
-    return AskedEstimate(message.place, question, not message.no_predict, coverage)
+    sent = message.question.graph_json
+    return AskedEstimate(message.place, question, not message.no_predict, coverage, sent)
 
 
 def ends_to_pb(ends: Sequence[tuple[int, EstimateEnd]]) -> Any:

@@ -19,9 +19,9 @@ from latfarm_controller.app.estimating import (
     AskedEstimate,
     EstimateEnd,
     Estimating,
-    PredictedLatency,
 )
 from latfarm_controller.app.question import GraphNeeded, Question
+from latfarm_controller.bulk.predictions import PredictedLatency
 from latfarm_controller.errors import ControllerError, UsageError
 
 MOST_TOGETHER = 256
@@ -39,7 +39,7 @@ async def answer(
 
     Args:
         requests: messages `EstimateRequest`.
-        estimating: answers them, in a thread.
+        estimating: answers them, in a thread; it is closed at the end.
         predicted: is told the platform of each prediction.
     """
     arrivals = _Arrivals(requests)
@@ -53,6 +53,7 @@ async def answer(
         await reader  # raises what ended the stream of requests
     finally:
         reader.cancel()
+        estimating.close()
 
 
 def _answered(messages: Sequence[Any], estimating: Estimating) -> tuple[Any, list[str]]:

@@ -34,14 +34,14 @@ def question_to_pb(question: Question, *, with_graph: bool) -> pb.QueryRequest:
     )
 
 
-def question_from_pb(message: pb.QueryRequest, user: str = "", *, hashed: bool = False) -> Question:
+def question_from_pb(message: pb.QueryRequest, user: str = "", *, unread: bool = False) -> Question:
     """The question of a message. A network that was sent is hashed here: its word is not taken.
 
     Args:
         message: the message.
         user: who asks.
-        hashed: take the word of a message that has both a network and its hashes. This is for
-            estimates alone, of which nothing is stored.
+        unread: leave the network unread, and take the word of a message that has hashes. This is
+            for estimates alone, of which nothing is stored.
 
     Raises:
         UsageError: the network is no JSON, or a tag is malformed.
@@ -49,11 +49,10 @@ def question_from_pb(message: pb.QueryRequest, user: str = "", *, hashed: bool =
     """
     graph = None
     graph_hash, network_hash = message.graph_hash, message.network_hash
-    if message.graph_json or not (graph_hash or network_hash):
+    if not unread and (message.graph_json or not (graph_hash or network_hash)):
         graph = messages.graph_from_json(message.graph_json)
-        if not (hashed and (graph_hash or network_hash)):
-            asked = Question.about(graph, message.platform)
-            graph_hash, network_hash = asked.graph_hash, asked.network_hash
+        asked = Question.about(graph, message.platform)
+        graph_hash, network_hash = asked.graph_hash, asked.network_hash
     return Question(
         platform=message.platform,
         graph_hash=graph_hash,

@@ -20,10 +20,10 @@ from latfarm_protos.v1 import controller_pb2_grpc
 from latfarm_controller.api import error_codes, estimate_stream, messages, query_messages
 from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
-from latfarm_controller.app.estimating import DEFAULT_COVERAGE
 from latfarm_controller.app.question import GraphNeeded
 from latfarm_controller.audit import AuditLog
 from latfarm_controller.board_profile import checked_tags
+from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE
 
 ACTOR_KEY = "latfarm-actor-bin"
 """Metadata with the caller's name, set by the front for other machines (`api/outside.py`)."""

@@ -26,6 +26,8 @@ from latfarm_controller.app.stored_answers import StoredAnswers
 from latfarm_controller.app.summaries import BoardSummary, PlatformSummary
 from latfarm_controller.app.unused_boards import UnusedBoards
 from latfarm_controller.audit import unix_user
+from latfarm_controller.bulk.evaluation import Evaluation
+from latfarm_controller.bulk.lender import IDLE_S, WorkerLender, worker_count
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -40,6 +42,7 @@ from latfarm_controller.reports.report_cache import KEPT, ReportCache
 from latfarm_controller.store.base import Store
 from latfarm_controller.training import bundles
 from latfarm_controller.training.bundle_notes import NewestNotes
+from latfarm_controller.training.fit_child import NICENESS
 
 UNREACHABLE = "unreachable"
 """State of a board whose agent does not answer."""
@@ -100,6 +103,11 @@ class Controller:
         self.control = BoardControl(store, fleet, farm, driver, self._desk, self._pools, care)
         self._notes = NewestNotes(config.bundles_dir)
         self._stored = stored = StoredAnswers(store, self._notes)
+        self._workers = WorkerLender(
+            worker_count(config.prediction_workers, spared_cores=int(config.local_agent)),
+            NICENESS,
+            IDLE_S,
+        )
         self.questions = Questions(
             stored, driver, self._pools, lambda: tuple(bundles.newest(config.bundles_dir))
         )
@@ -161,8 +169,9 @@ class Controller:
 
     def estimating(self) -> Estimating:
         """What answers one stream of candidates, from the store and the bundles in use."""
+        evaluation = Evaluation(self._bundles_dir, self._workers)
         return Estimating(
-            self._stored, self._bundles_dir, lambda: tuple(bundles.newest(self._bundles_dir))
+            self._stored, evaluation, lambda: tuple(bundles.newest(self._bundles_dir))
         )
 
     def predicted(self, platform: str) -> None:
@@ -250,6 +259,7 @@ class Controller:
                 await self._desk.close()
                 await self._pools.stop()
                 await self._spools.close()
+                await asyncio.to_thread(self._workers.close)
             finally:
                 await self._fleet.close()
 

@@ -1,69 +1,19 @@
 """The latency of many candidates without a board: from the store, or else predicted.
 
-The controller answers streams of candidates with it, and `latfarm_controller.estimates` predicts
-with it in the process of the caller. Both run in threads: nothing here needs an event loop.
+The controller answers streams of candidates with it, in threads: nothing here needs an event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from latfarm_predictors.errors import PredictorsError
-from latfarm_predictors.graph.graph import Graph
+from dataclasses import dataclass, replace
 
 from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question
 from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
-from latfarm_controller.errors import ControllerError, NotMeasuredError, UsageError
-from latfarm_controller.training import bundles
-
-if TYPE_CHECKING:
-    from latfarm_predictors.predict.answer import Answer
-    from latfarm_predictors.predict.predictor import PlatformPredictor
-
-DEFAULT_COVERAGE = 0.9
-"""Coverage of predicted intervals where the request does not give one, as a share of cases."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedLatency:
-    """What the bundle in use of a platform predicts for a network.
-
-    Attributes:
-        latency_ms: in milliseconds, as on a core that nothing slows down.
-        interval_ms: ends of the interval in milliseconds.
-        coverage: share of cases in which the latency shall lie in the interval.
-        calibrated: whether the interval rests on measured networks.
-        unsupported: the nodes that the platform cannot run or no regressor knows, with the reason.
-        unsupported_ms: predicted time of these nodes in milliseconds, a part of the latency.
-        bundle: name of the bundle.
-        method: what predicted: `sum`, or the name of the corrector that the bundle ships.
-    """
-
-    latency_ms: float
-    interval_ms: tuple[float, float]
-    coverage: float
-    calibrated: bool
-    unsupported: tuple[str, ...] = ()
-    unsupported_ms: float = 0.0
-    bundle: str = ""
-    method: str = "sum"
-
-    @staticmethod
-    def of(answer: Answer) -> PredictedLatency:
-        """What an answer tells of its network as a whole."""
-        return PredictedLatency(
-            answer.latency_ms,
-            answer.interval_ms,
-            answer.coverage,
-            answer.calibrated,
-            answer.unsupported,
-            _unsupported_ms(answer),
-            answer.bundle,
-            answer.method,
-        )
+from latfarm_controller.bulk.candidates import Candidate, CandidateEnd, SentGraph
+from latfarm_controller.bulk.evaluation import Evaluation
+from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
+from latfarm_controller.errors import NotMeasuredError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,59 +26,19 @@ class AskedEstimate:
             cannot be read.
         predict: whether to predict what the store does not know.
         coverage: share of cases in which the latency shall lie in the interval.
+        sent: the network as JSON, where it was sent and is not read yet; then the question may lack
+            the network and its hashes.
     """
 
     place: int
     question: Question | Exception
     predict: bool = True
     coverage: float = DEFAULT_COVERAGE
+    sent: bytes = b""
 
 
 EstimateEnd = Found | PredictedLatency | GraphNeeded | Exception
 """How one candidate among many ends; an error is the end of that candidate alone."""
-
-
-class Predictors:
-    """Predicts from the bundles in use; each is loaded once and kept. Not thread-safe.
-
-    Args:
-        bundles_dir: the folder of all bundles.
-    """
-
-    def __init__(self, bundles_dir: Path) -> None:
-        self._bundles_dir = bundles_dir
-        self._opened: dict[str, PlatformPredictor | Exception] = {}
-
-    def predict(
-        self, platform: str, graphs: Sequence[Graph], coverage: float
-    ) -> list[Answer | Exception]:
-        """Predict networks on a platform, all in one evaluation; one that fails, fails alone.
-
-        Without a usable bundle each network has that error.
-        """
-        if platform not in self._opened:
-            try:
-                self._opened[platform] = bundles.open_bundle(self._bundles_dir, platform)
-            except (ControllerError, PredictorsError) as error:
-                self._opened[platform] = error
-        predictor = self._opened[platform]
-        if isinstance(predictor, Exception):
-            return [predictor] * len(graphs)
-        return _each(predictor, graphs, coverage)
-
-
-def _each(
-    predictor: PlatformPredictor, graphs: Sequence[Graph], coverage: float
-) -> list[Answer | Exception]:
-    """Predict networks together; if that fails, each half alone, to find those that fail."""
-    try:
-        return list(predictor.predict_many(graphs, coverage))
-    except (PredictorsError, ValueError) as error:
-        if len(graphs) == 1:
-            return [error if isinstance(error, PredictorsError) else UsageError(str(error))]
-    middle = len(graphs) // 2
-    first, last = graphs[:middle], graphs[middle:]
-    return [*_each(predictor, first, coverage), *_each(predictor, last, coverage)]
 
 
 def neither(missed: Exception, no_bundle: Exception) -> Exception:
@@ -147,22 +57,36 @@ def neither(missed: Exception, no_bundle: Exception) -> Exception:
     )
 
 
+def named(missed: Exception, question: Question, name: str) -> Exception:
+    """An error of the store that tells the name of a network in the place of its hash."""
+    if not name or not isinstance(missed, NotMeasuredError):
+        return missed
+    return NotMeasuredError(str(missed).replace(question.graph_hash, name, 1))
+
+
 class Estimating:
-    """Answers batches of candidates. Not thread-safe: make one for each stream.
+    """Answers batches of candidates of one stream. Not thread-safe.
 
     Args:
         stored: the answers that the store has.
-        bundles_dir: the folder of all bundles.
+        evaluation: reads, hashes and predicts networks.
         platforms: names of platforms that are known apart from measurements.
     """
 
     def __init__(
-        self, stored: StoredAnswers, bundles_dir: Path, platforms: Callable[[], Sequence[str]]
+        self,
+        stored: StoredAnswers,
+        evaluation: Evaluation,
+        platforms: Callable[[], Sequence[str]],
     ) -> None:
         self._stored = stored
-        self._predictors = Predictors(bundles_dir)
+        self._evaluation = evaluation
         self._platforms = platforms
         self._known: list[str] | None = None  # names of known platforms, once a batch needs them
+
+    def close(self) -> None:
+        """Give back what the stream has used."""
+        self._evaluation.close()
 
     def ends(self, asked: Sequence[AskedEstimate]) -> list[tuple[int, EstimateEnd]]:
         """How some candidates end; those that the store knows first.
@@ -178,50 +102,93 @@ class Estimating:
                 sound.append((each, _checked(each)))
             except ALONE as error:
                 ended.append((each.place, error))
-        missed: dict[tuple[str, float], list[tuple[int, Question, Graph]]] = {}
-        for (each, question), found in zip(sound, self._find(sound), strict=True):
+        left: list[tuple[AskedEstimate, Question]] = []
+        for (each, question), found in zip(sound, self._find_hashed(sound), strict=True):
             if found is not None:
                 ended.append((each.place, found))
-            elif not each.predict:
+            elif _is_hashed(question) and not each.predict:
                 ended.append((each.place, self._nothing(question)))
-            elif question.graph is None:
+            elif question.graph is None and not each.sent:
                 ended.append((each.place, GraphNeeded()))
             else:
-                key = question.platform, each.coverage
-                missed.setdefault(key, []).append((each.place, question, question.graph))
-        for (platform, coverage), together in missed.items():
-            graphs = [graph for _, _, graph in together]
-            answers = self._predictors.predict(platform, graphs, coverage)
-            for (place, question, _), answer in zip(together, answers, strict=True):
-                ended.append((place, self._predicted(question, answer)))
+                left.append((each, question))
+        return [*ended, *self._evaluated(left)]
+
+    def _evaluated(
+        self, left: Sequence[tuple[AskedEstimate, Question]]
+    ) -> list[tuple[int, EstimateEnd]]:
+        """How candidates end whose network is at hand, and must be hashed or predicted."""
+        told = self._evaluation.start([_candidate(each, question) for each, question in left])()
+        ended: list[tuple[int, EstimateEnd]] = []
+        now_hashed: list[tuple[AskedEstimate, Question, CandidateEnd]] = []
+        for (each, question), end in zip(left, told, strict=True):
+            if end.unread is not None:
+                ended.append((each.place, end.unread))
+            elif _is_hashed(question):
+                ended.append((each.place, self._predicted(question, end)))
+            else:
+                graph_hash, network_hash = end.hashes
+                hashed = replace(question, graph_hash=graph_hash, network_hash=network_hash)
+                now_hashed.append((each, hashed, end))
+        found = self._find([question for _, question, _ in now_hashed])
+        for (each, question, end), stored in zip(now_hashed, found, strict=True):
+            known = self._predicted(question, end) if stored is None else stored
+            ended.append((each.place, known))
         return ended
 
-    def _find(
+    def _find_hashed(
         self, sound: Sequence[tuple[AskedEstimate, Question]]
-    ) -> Sequence[Found | Exception | None]:
+    ) -> list[Found | Exception | None]:
+        """The stored answers of candidates whose hashes were sent; None for all others."""
+        found: list[Found | Exception | None] = [None] * len(sound)
+        places = [place for place, (_, question) in enumerate(sound) if _is_hashed(question)]
+        for place, end in zip(places, self._find([sound[p][1] for p in places]), strict=True):
+            found[place] = end
+        return found
+
+    def _find(self, questions: Sequence[Question]) -> Sequence[Found | Exception | None]:
         """The stored answers; a damaged row is the end of its candidate alone."""
-        questions = [question for _, question in sound]
+        if not questions:
+            return []
         try:
             return self._stored.find(questions)
         except ALONE as error:
-            if len(sound) == 1:
+            if len(questions) == 1:
                 return [error]
-        return [found for each in sound for found in self._find([each])]
+        return [found for each in questions for found in self._find([each])]
 
-    def _predicted(self, question: Question, answer: Answer | Exception) -> EstimateEnd:
+    def _predicted(self, question: Question, end: CandidateEnd) -> EstimateEnd:
         """How a candidate ends that the store does not know."""
-        if not isinstance(answer, Exception):
-            return PredictedLatency.of(answer)
-        if isinstance(answer, UsageError):
-            missed = self._nothing(question)
-            return neither(missed, answer) if isinstance(missed, NotMeasuredError) else missed
-        return answer
+        predicted = end.predicted
+        if predicted is not None and not isinstance(predicted, UsageError):
+            return predicted
+        missed = named(self._nothing(question), question, end.name)
+        if predicted is None or not isinstance(missed, NotMeasuredError):
+            return missed
+        return neither(missed, predicted)
 
     def _nothing(self, question: Question) -> Exception:
         """Why the store has no answer: it was not measured, or the platform is unknown."""
         if self._known is None:
             self._known = self._stored.known(self._platforms())
         return nothing_stored(question, self._known)
+
+
+def _is_hashed(question: Question) -> bool:
+    """Whether a hash of the network is known, so that the store can be asked."""
+    return bool(question.graph_hash or question.network_hash)
+
+
+def _candidate(each: AskedEstimate, question: Question) -> Candidate:
+    """A candidate whose network is at hand, for evaluation."""
+    source = SentGraph(each.sent) if question.graph is None else question.graph
+    return Candidate(
+        source,
+        question.platform,
+        hashed=not _is_hashed(question),
+        predict=each.predict,
+        coverage=each.coverage,
+    )
 
 
 def _checked(asked: AskedEstimate) -> Question:
@@ -240,17 +207,6 @@ def _checked(asked: AskedEstimate) -> Question:
         )
     if not 0.0 < asked.coverage < 1.0:
         raise UsageError(f"coverage {asked.coverage:g} is not between 0 and 1")
-    question.check()
+    unread = asked.sent and not _is_hashed(question)
+    (replace(question, graph_hash="not known yet") if unread else question).check()
     return question
-
-
-def _unsupported_ms(answer: Answer) -> float:
-    """Predicted time of the kernels that begin with an unsupported node, in milliseconds."""
-    if not answer.unsupported:
-        return 0.0
-    starts = {text.split(" (", 1)[0] for text in answer.unsupported}
-    return sum(
-        kernel.latency_ms
-        for kernel in answer.kernels
-        if (kernel.nodes[0] if kernel.nodes else kernel.type) in starts
-    )

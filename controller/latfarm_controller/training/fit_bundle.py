@@ -25,6 +25,7 @@ from latfarm_controller.training.training_set import TrainingSet
 from latfarm_controller.zoo.families import lineage_of
 
 if TYPE_CHECKING:
+    from latfarm_predictors.predict.nnlp_trial import NNLPTrial
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 OnProgress = Callable[[str, int, int], None]
@@ -64,6 +65,7 @@ class TrainingInputs:
         trial: why the times rest on what they do, where that was decided for the parent.
         frozen_set: name of the set of networks that were left out; empty if there is none.
         foreign: networks of other farms, where somebody asked to train with them.
+        nnlp: whether graph networks are tried, which answer where they win; it needs torch.
     """
 
     platform: str
@@ -75,6 +77,7 @@ class TrainingInputs:
     trial: Mapping[str, Any] = field(default_factory=dict)
     frozen_set: str = ""
     foreign: ForeignNetworks = NO_FOREIGN
+    nnlp: bool = False
 
 
 def fit_bundle(
@@ -175,6 +178,7 @@ def _fit(
             on_progress=on_progress,
             sibling=sibling,
             earlier=earlier,
+            nnlp=_nnlp_trial() if inputs.nnlp else None,
         )
         if earlier is not None and parent is not None and not parent.changes.energy:
             predictor.energy = earlier.predictor.energy
@@ -189,6 +193,14 @@ def _fit(
             )
         predictor.slow_core = data.slow_core
     return predictor
+
+
+def _nnlp_trial() -> NNLPTrial:
+    """How graph networks are tried; torch is imported when the first of them is trained."""
+    from latfarm_predictors.gnn.learning.fit import fit
+    from latfarm_predictors.predict.nnlp_trial import NNLPTrial
+
+    return NNLPTrial(fit)
 
 
 @contextmanager

@@ -65,15 +65,12 @@ def save_checkpoint(model: NNLP, path: Path) -> str:
     Raises:
         OSError: the file cannot be written.
     """
-    arrays = _arrays(model)
+    arrays = arrays_of(model)
     contents = [_npy(array) for array in arrays.values()]
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "kind": "nnlp",
-        "config": model.config.to_json(),
-        "log_sizes": model.scaling.log_sizes,
-        "scales_ms": {name: head.scale_ms for name, head in model.heads.items()},
-        "provenance": dict(model.provenance),
+        **manifest_of(model),
         "arrays": [{"name": name, "shape": list(array.shape)} for name, array in arrays.items()],
         "arrays_sha256": _sha256(*contents),
     }
@@ -112,7 +109,7 @@ def load_checkpoint(path: Path) -> NNLP:
         arrays = {n: read_array(each) for n, each in zip(names, contents, strict=True)}
         for name, array in arrays.items():
             check_numbers(name, array)
-        return _model(path, manifest, arrays)
+        return model_of(str(path), manifest, arrays)
     except _DAMAGE as error:
         raise CheckpointError(f"{path}: it cannot be read: {error}") from error
 
@@ -139,7 +136,29 @@ def _check_digests(path: Path, manifest: Mapping[str, Any], contents: list[bytes
         raise CheckpointDigestError(f"{path}: an array was changed; get the file again")
 
 
-def _model(path: Path, manifest: Mapping[str, Any], arrays: dict[str, AnyArray]) -> NNLP:
+def manifest_of(model: NNLP) -> dict[str, Any]:
+    """What a model holds besides its arrays, as plain JSON types."""
+    return {
+        "config": model.config.to_json(),
+        "log_sizes": model.scaling.log_sizes,
+        "scales_ms": {name: head.scale_ms for name, head in model.heads.items()},
+        "provenance": dict(model.provenance),
+    }
+
+
+def model_of(origin: str, manifest: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> NNLP:
+    """The model that `manifest_of` and `arrays_of` told; it predicts the same bits.
+
+    Args:
+        origin: where it is from, for errors.
+        manifest: what it holds besides arrays.
+        arrays: its arrays.
+
+    Raises:
+        CheckpointShapeError: the parameters are not those of the options.
+        ValueError: a value is not allowed.
+        KeyError: a value or an array is missing.
+    """
     config = NNLPConfig.from_json(manifest["config"])
     scales = {str(name): float(value) for name, value in manifest["scales_ms"].items()}
     if not all(0 < value < 1e100 for value in scales.values()):
@@ -147,11 +166,11 @@ def _model(path: Path, manifest: Mapping[str, Any], arrays: dict[str, AnyArray])
     columns = OP_COLUMNS + len(arrays["scaling.node_mean"])
     wanted = shapes(config, columns, scales)
     own = {n.removeprefix("parameters."): a for n, a in arrays.items() if n.startswith("para")}
-    _check_shapes(path, wanted, {name: array.shape for name, array in own.items()})
+    _check_shapes(origin, wanted, {name: array.shape for name, array in own.items()})
     sizes = (columns - OP_COLUMNS, columns - OP_COLUMNS, len(STATIC), len(STATIC))
     scaling = {name: arrays[f"scaling.{name}"].astype(np.float64) for name in _SCALING}
     _check_shapes(
-        path,
+        origin,
         {name: (size,) for name, size in zip(_SCALING, sizes, strict=True)},
         {name: array.shape for name, array in scaling.items()},
     )
@@ -169,17 +188,17 @@ def _model(path: Path, manifest: Mapping[str, Any], arrays: dict[str, AnyArray])
 
 
 def _check_shapes(
-    path: Path, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+    origin: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
 ) -> None:
     for name in sorted(set(wanted) | set(found)):
         if wanted.get(name) != found.get(name):
             raise CheckpointShapeError(
-                f"{path}: parameter {name} has shape {found.get(name)}, "
+                f"{origin}: parameter {name} has shape {found.get(name)}, "
                 f"but its options need {wanted.get(name)}"
             )
 
 
-def _arrays(model: NNLP) -> dict[str, AnyArray]:
+def arrays_of(model: NNLP) -> dict[str, AnyArray]:
     """All arrays of a model by the names of the manifest."""
     found: dict[str, AnyArray] = {
         f"parameters.{name}": value for name, value in sorted(model.parameters.items())

@@ -7,7 +7,7 @@ incumbent is the sum of kernels with its own correction, as a bundle has it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 
+SUM_GP = "sum-gp"
+"""Method of a latency that a Gaussian process on sums of kernels predicts."""
 LEAST_FAMILIES = 3
 """With fewer families left out, nothing is decided in favour of a new model."""
 WORSE_BY = 0.01
@@ -37,6 +39,8 @@ class ShippingDecision:
         low: lower end of the 95 % interval of the gain.
         high: its upper end.
         worse: families in which the model is worse beyond noise.
+        method: name of the model, as answers tell it.
+        before: the decision about a model that was tried before on the same platform; None: none.
     """
 
     ship: bool
@@ -45,6 +49,13 @@ class ShippingDecision:
     low: float
     high: float
     worse: tuple[str, ...]
+    method: str = SUM_GP
+    before: ShippingDecision | None = None
+
+    @property
+    def all(self) -> list[ShippingDecision]:
+        """This decision and those before it, the first one first."""
+        return [*([] if self.before is None else self.before.all), self]
 
     @property
     def sentence(self) -> str:
@@ -53,7 +64,9 @@ class ShippingDecision:
 
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON types."""
-        return asdict(self) | {"worse": list(self.worse)}
+        before = None if self.before is None else self.before.to_json()
+        own = asdict(replace(self, before=None))
+        return own | {"worse": list(self.worse), "before": before}
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | None) -> ShippingDecision | None:
@@ -62,7 +75,10 @@ class ShippingDecision:
             return None
         gain, low, high = (float(data[name]) for name in ("gain", "low", "high"))
         worse = tuple(str(name) for name in data["worse"])
-        return ShippingDecision(bool(data["ship"]), str(data["reason"]), gain, low, high, worse)
+        method = str(data.get("method", SUM_GP))  # older bundles tried nothing else
+        before = ShippingDecision.from_json(data.get("before"))
+        ship, reason = bool(data["ship"]), str(data["reason"])
+        return ShippingDecision(ship, reason, gain, low, high, worse, method, before)
 
 
 def decide(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
@@ -30,8 +30,10 @@ from latfarm_predictors.learned.reuse_cost import ReuseCost, ReusedKernels, in_c
 from latfarm_predictors.models.published.group_forests import GroupForests
 from latfarm_predictors.models.sibling import Sibling
 from latfarm_predictors.models.trees.forest import Forest
+from latfarm_predictors.predict.answer import SUM
 from latfarm_predictors.predict.earlier_fit import EarlierFit, KeptFit, kept_of
 from latfarm_predictors.predict.kernel_estimates import placed, reused
+from latfarm_predictors.predict.nnlp_trial import NNLPTrial, tried_nnlp
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
 from latfarm_predictors.predict.sum_corrector import SummedNetworks, chosen_corrector
 from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
@@ -76,6 +78,7 @@ def fit_predictor(
     sibling: PlatformPredictor | None = None,
     baselines: bool = True,
     earlier: EarlierFit | None = None,
+    nnlp: NNLPTrial | None = None,
 ) -> PlatformPredictor:
     """Learn a platform from measured kernels and networks.
 
@@ -88,6 +91,7 @@ def fit_predictor(
         sibling: the predictor of a sibling platform, whose latencies are scaled and corrected.
         baselines: whether to fit the predictors of the literature too.
         earlier: a predictor of which groups of kernels without new samples are kept; None: none.
+        nnlp: how graph networks are tried, which takes minutes and needs torch; None: they are not.
 
     Raises:
         NotEnoughDataError: fewer than 8 distinct kernels.
@@ -126,7 +130,9 @@ def fit_predictor(
         left_out=training.left_out + len(samples.networks) - len(usable),
         reuse=reuse,
     )
-    _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed)
+    summed = _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed)
+    if nnlp is not None:
+        _try_nnlp(predictor, summed, nnlp, report)
     return predictor
 
 
@@ -171,11 +177,29 @@ def _fit_networks(
     unseen: Unseen,
     on_progress: OnProgress,
     seed: int,
-) -> None:
-    """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
+) -> SummedNetworks:
+    """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks.
+
+    Returns:
+        The networks as the predictors of kernels see them.
+    """
     predictor.context = _fit_context(predictor, samples, unseen, seed)
     summed = _calibrate(predictor, networks, unseen, on_progress)
     predictor.corrector, predictor.shipping = chosen_corrector(summed, seed)
+    return summed
+
+
+def _try_nnlp(
+    predictor: PlatformPredictor,
+    networks: SummedNetworks,
+    trial: NNLPTrial,
+    on_progress: OnProgress,
+) -> None:
+    """Let a graph network answer if it beats what answers now, with a family left out."""
+    incumbent = SUM if predictor.corrector is None else predictor.corrector.method
+    winner, decision = tried_nnlp(networks, predictor.platform, incumbent, trial, on_progress)
+    predictor.corrector = winner or predictor.corrector
+    predictor.shipping = replace(decision, before=predictor.shipping)
 
 
 def _fit_context(

@@ -44,10 +44,10 @@ from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.learned.score_pool import CoverageGuarantee
 from latfarm_predictors.predict.answer import SUM, Answer, EnergyAnswer
 from latfarm_predictors.predict.answer_kernels import KernelAnswers, unsupported
+from latfarm_predictors.predict.correctors import NetworkCorrector
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
 from latfarm_predictors.predict.kernel_estimator import KernelEstimator
-from latfarm_predictors.predict.sum_corrector import SUM_GP, SumCorrector
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
@@ -117,7 +117,7 @@ class PlatformPredictor:
     context: ContextModel | None = None
     reuse: ReuseCost | None = None
     slow_core: SlowCore = AS_TOLD
-    corrector: SumCorrector | None = None
+    corrector: NetworkCorrector | None = None
     shipping: ShippingDecision | None = None
 
     def predict(self, graph: Graph, coverage: float = 0.9) -> Answer:
@@ -199,7 +199,7 @@ class PlatformPredictor:
                     guarantee=guarantee,
                     unsupported=() if strange.isdisjoint(rows) else unsupported(parts, kernels),
                     bundle=self.bundle,
-                    method=SUM if self.corrector is None else SUM_GP,
+                    method=SUM if self.corrector is None else self.corrector.method,
                 )
             )
         return answers

@@ -15,9 +15,9 @@ from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.network_correction import NetworkCorrection
 from latfarm_predictors.learned.reuse_cost import ReuseCost
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.predict.correctors import corrector_of
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.predictor import EnergyPredictor, PlatformPredictor
-from latfarm_predictors.predict.sum_corrector import SumCorrector
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import SlowCore
 
@@ -94,7 +94,7 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
         reuse=ReuseCost.from_state(parts["reuse"]) if "reuse" in parts else None,
         slow_core=SlowCore.from_json(values.get("slow_core")),
-        corrector=SumCorrector.from_state(parts["corrector"]) if "corrector" in parts else None,
+        corrector=corrector_of(parts["corrector"]) if "corrector" in parts else None,
         shipping=ShippingDecision.from_json(values.get("shipping")),
     )
 

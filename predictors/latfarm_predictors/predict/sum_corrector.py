@@ -17,15 +17,13 @@ from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.kernel_graph import KernelSum
 from latfarm_predictors.gnn.network_gp import NetworkGP
-from latfarm_predictors.gnn.shipping import LEAST_FAMILIES, ShippingDecision, decide
+from latfarm_predictors.gnn.shipping import LEAST_FAMILIES, SUM_GP, ShippingDecision, decide
 from latfarm_predictors.gnn.sum_features import TRENDS, sum_features
 from latfarm_predictors.learned.network_correction import NetworkCorrection
 from latfarm_predictors.learned.network_figures import NetworkFigures
 from latfarm_predictors.learned.score_pool import ScorePool
 from latfarm_predictors.models.base import ModelState
 
-SUM_GP = "sum-gp"
-"""Method of a latency that the process predicts."""
 LEAST_COMPARED = 40
 """With fewer measured networks of known families nothing is compared. A Gaussian process on fewer
 networks is no match for the simple corrections, and its intervals hold too little (docs/gnn.md)."""
@@ -81,6 +79,11 @@ class SumCorrector:
         for each in processes:
             each.fit(features, networks.latency_ms, base, networks.families)
         return SumCorrector(min(processes, key=lambda each: each.left_out_error))
+
+    @property
+    def method(self) -> str:
+        """Name of what predicts, for answers."""
+        return SUM_GP
 
     @property
     def calibration(self) -> ScorePool:

@@ -1,10 +1,13 @@
-"""kill -9 of the serving process under queries, writes and imports: nothing is lost or doubled.
+"""kill -9 of the serving process under queries, writes, imports and promotions.
+
+Nothing is lost or doubled, no import is half there, and the model in use is the old or the new one.
 
 `make test-database-kills` kills it 50 times, each run of the tests a few times.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -25,9 +28,18 @@ from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.store.duckdb_file import DuckDBFile
 from latfarm_controller.store.upkeep.verify import verify
+from latfarm_controller.training.model_register import read_register
 from latfarm_predictors.graph.hash import hash_of
 
-from tests.controller.api.kill_server import PLATFORM, measured, relu
+from tests.controller.api.kill_server import (
+    MODELS,
+    PLATFORM,
+    PROMOTED_PLATFORM,
+    PROMOTIONS,
+    measured,
+    other,
+    relu,
+)
 
 KILLS = int(os.environ.get("LATFARM_DATABASE_KILLS", "3"))
 """How many times the server is killed."""
@@ -207,11 +219,33 @@ def check(config: ControllerConfig, loads: list[Load], folders: list[Path]) -> N
         file.close()
 
 
+def with_models(config: ControllerConfig) -> None:
+    """Put two models of a platform into the home."""
+    folder = config.bundles_dir / PROMOTED_PLATFORM
+    folder.mkdir(parents=True)
+    for number in MODELS:
+        (folder / f"{number}.zip").write_bytes(b"")
+
+
+def check_promoted(config: ControllerConfig, kills: int) -> None:
+    """No promotion that was done is lost; each kill leaves at most one that nobody was told of."""
+    register = read_register(config.bundles_dir / PROMOTED_PLATFORM)
+    file = config.home / PROMOTIONS
+    done = file.read_text().split() if file.exists() else []
+    promoted = [each.model for each in register.history if each.action == "promote"]
+    assert len(done) <= len(promoted) <= len(done) + kills
+    assert all(after == other(before) for before, after in itertools.pairwise(promoted))
+    assert register.promoted == (promoted[-1] if promoted else MODELS[-1])
+    assert sorted(model.state == "promoted" for model in register.models.values()) == [False, True]
+
+
 def test_a_killed_server_loses_nothing_that_it_acknowledged(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("kills")
     config = ControllerConfig(home=folder / "home", local_agent=False)
+    config.make_dirs()
+    with_models(config)
     draw = random.Random(19)
     kinds = ("import", "writes", "queries")
     loads: list[Load] = []
@@ -231,6 +265,7 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(
             load.process.communicate()
         assert load.wrong == []
         check(config, loads, folders)
+        check_promoted(config, number + 1)
     for load, place in zip(loads, folders, strict=True):
         done = import_(config, place, lambda _stage, _done, _total: None)
         assert done["imported_before"] or done["added"] == IMPORTED_ROWS

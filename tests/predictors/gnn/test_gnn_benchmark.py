@@ -233,13 +233,16 @@ def test_names_of_families() -> None:
 
 
 @needs_torch
-def test_what_is_shown_of_transfer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("experiment", "fits"), [("structures", 2), ("tasks", 3)])
+def test_what_is_shown_of_transfer(
+    experiment: str, fits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "transfer.json"
-    arguments = ["--quick", "--per-family", "8", "--only", "structures", "--write", str(path)]
+    arguments = ["--quick", "--per-family", "8", "--only", experiment, "--write", str(path)]
     assert transfer.main(arguments) == 0
     first = capsys.readouterr()
     assert "scratch" in first.out
-    assert first.err.count("MAPE") == 2 * len(run.QUICK_FAMILIES)
+    assert first.err.count("MAPE") == fits
     assert transfer.main(arguments) == 0
     assert "MAPE" not in capsys.readouterr().err
 

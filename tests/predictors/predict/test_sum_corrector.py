@@ -14,6 +14,7 @@ from latfarm_predictors.errors import BundleError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.kernel_graph import KernelSum, critical_path_ms
 from latfarm_predictors.gnn.network_gp import NetworkGP
+from latfarm_predictors.gnn.shipping import SUM_GP
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion_search import find_parts
@@ -23,7 +24,6 @@ from latfarm_predictors.predict.answer import SUM
 from latfarm_predictors.predict.kernel_estimates import estimate
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.sum_corrector import (
-    SUM_GP,
     SumCorrector,
     SummedNetworks,
     chosen_corrector,

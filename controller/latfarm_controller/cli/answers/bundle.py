@@ -134,6 +134,7 @@ def show_bundle(
         shown = told | {"guarantee": promised.to_json(), "path": str(path)} | entry.to_json()
         output.json_text(shown | {"slow_core": predictor.slow_core.to_json()})
         return
+    tried = predictor.shipping.all if predictor.shipping else []
     core, noise = predictor.slow_core, HostNoise.from_json(told.get("host_noise"))
     counts = counts_told(told.get("steadiness", {}))
     rows = [
@@ -150,7 +151,7 @@ def show_bundle(
             )
             for theirs in told.get("foreign", ())
         ),
-        *([("sum-gp", predictor.shipping.sentence)] if predictor.shipping else ()),
+        *((each.method, each.sentence) for each in tried),
         ("intervals", promised.sentence),
         ("effect of a slow core", f"shift of the exponent {core.shift:+.2f}, {core.pairs} pairs"),
         ("noise of the host", noise.sentence or "unknown"),

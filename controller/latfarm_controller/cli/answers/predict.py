@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from latfarm_predictors.baselines.names import BASELINES
+from latfarm_predictors.errors import ModelFileError
 
-from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction, show_one, show_table
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
-
-if TYPE_CHECKING:
-    from latfarm_predictors.graph.graph import Graph
-    from latfarm_predictors.predict.predictor import PlatformPredictor
 
 Platforms = Annotated[
     list[str] | None,
@@ -100,30 +96,50 @@ def predict(
     """Predict each model. Files that cannot be read are reported, and the exit code is then 2."""
     wanted = _baselines(baseline or [])
     files, several = inputs.model_files(models)
-    graphs = inputs.read_models(files, batch, shape or [], optimise=optimise)
-    if not graphs:
-        return 2
-    from latfarm_controller.training.bundles import open_or_sample, own_folder
+    inputs.shapes(shape or [])  # refuses wrong ones before files are read
+    from latfarm_controller.cli.answers.predict_files import HowToPredict, outcomes
+    from latfarm_controller.training.bundles import own_folder
 
-    bundles_dir = own_folder()
-    names = list(dict.fromkeys(platform or [])) or [""]
-    found = []
-    for name in names:
-        predictor, is_sample = open_or_sample(bundles_dir, name)
-        named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
-        predictions = _predict(predictor, named, coverage, energy=energy, explain=explain)
-        for one in predictions if is_sample else ():
-            one.remarks = as_sample(one.remarks)
-        for one in predictions if wanted else ():
-            one.baselines = _by_baselines(predictor, one.graph, wanted)
-        found.append(predictions)
+    names = tuple(dict.fromkeys(platform or [])) or ("",)
+    how = HowToPredict(
+        own_folder(),
+        names,
+        coverage,
+        energy,
+        explain,
+        tuple(wanted),
+        batch,
+        tuple(shape or ()),
+        optimise,
+    )
+    found: list[list[Prediction]] = [[] for _ in names]
+    for file, outcome in zip(files, outcomes(files, how, _workers(files)), strict=True):
+        if isinstance(outcome, Exception):
+            text = str(outcome)
+            output.error(text if isinstance(outcome, ModelFileError) else f"{file}: {text}")
+            continue
+        for predictions, one in zip(found, outcome, strict=True):
+            predictions.append(one)
+    if not found[0]:
+        return 2
     several = several or len(names) > 1
     if as_json:
         data = [one.to_json() for predictions in found for one in predictions]
         output.json_text(data if several else data[0])
     else:
         _show(found, models, several=several, explain=explain)
-    return 2 if len(graphs) < len(files) else 0
+    return 2 if len(found[0]) < len(files) else 0
+
+
+def _workers(files: Sequence[Path]) -> int | None:
+    """The setting `prediction_workers`, where there are enough files for it to count."""
+    from latfarm_controller.cli.answers.predict_files import MANY_FILES
+
+    if len(files) < MANY_FILES:
+        return 1
+    from latfarm_controller.config import load_config  # it is slow to import
+
+    return load_config().prediction_workers
 
 
 def _show(
@@ -142,40 +158,6 @@ def _show(
             output.out().print()
             output.out().print(f"{one.model} on {one.answer.platform}", style="bold")
             show_trust(one.trust)
-
-
-def _by_baselines(
-    predictor: PlatformPredictor, graph: Graph, names: Sequence[str]
-) -> dict[str, float]:
-    """Latencies of a network by other predictors, in milliseconds."""
-    from latfarm_predictors.predict.baseline_sums import baseline_ms
-
-    return {name: baseline_ms(predictor, graph, name) for name in names}
-
-
-def _predict(
-    predictor: PlatformPredictor,
-    named: Sequence[tuple[Path, Graph]],
-    coverage: float,
-    *,
-    energy: bool,
-    explain: bool,
-) -> list[Prediction]:
-    """Predict latencies, and energies and trust where these are asked for."""
-    from latfarm_predictors.trust.network_trust import covered_share, trust
-
-    graphs = [graph for _, graph in named]
-    costs = predictor.predict_energies(graphs, coverage) if energy else []
-    found = []
-    for (file, graph), answer in zip(named, predictor.predict_many(graphs, coverage), strict=True):
-        covered = covered_share(predictor, graph, answer)
-        remarks = remarks_on(predictor, graph, answer, covered)
-        found.append(Prediction(file, graph, answer, covered, remarks))
-    for one, cost in zip(found, costs, strict=False):
-        one.cost = cost
-    for one in found if explain else ():
-        one.trust = trust(predictor, one.graph, coverage, model=str(one.model))
-    return found
 
 
 def _baselines(names: list[str]) -> list[str]:

@@ -13,7 +13,6 @@ from latfarm_controller.cli.answers.predict_remarks import UNCALIBRATED as NOT_C
 from latfarm_controller.cli.shell import output
 
 if TYPE_CHECKING:
-    from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.predict.answer import Answer, EnergyAnswer
     from latfarm_predictors.trust.network_trust import NetworkTrust
 
@@ -34,7 +33,6 @@ class Prediction:
 
     Attributes:
         model: its file.
-        graph: the network.
         answer: its latency.
         covered: share of the predicted time that is covered, from 0 to 1.
         remarks: what makes the answer less sure.
@@ -44,7 +42,6 @@ class Prediction:
     """
 
     model: Path
-    graph: Graph
     answer: Answer
     covered: float = 1.0
     remarks: Sequence[Remark] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +12,14 @@ from latfarm_controller.cli.shell.durations import seconds
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from latfarm_predictors.graph.graph import Graph
-
-    from latfarm_controller.app.estimating import EstimateEnd, PredictedLatency
+    from latfarm_controller.app.estimating import EstimateEnd
     from latfarm_controller.app.question import Found, Question
+    from latfarm_controller.bulk.candidates import ModelFile
+    from latfarm_controller.bulk.predictions import PredictedLatency
+    from latfarm_controller.estimates import AskedModel
     from latfarm_controller.latency import LatencyDatabase, QueryOptions
 
 Platforms = Annotated[
@@ -208,6 +208,7 @@ def query(
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
     _check(publish=publish, survey=survey, predict=predict, energy=energy)
+    from latfarm_controller.bulk.candidates import ModelFile
     from latfarm_controller.latency import QueryOptions
 
     options = QueryOptions(
@@ -221,7 +222,7 @@ def query(
         tags=tuple(tags or ()),
     )
     files, several = inputs.model_files(models)
-    read = partial(inputs.read_model, batch=batch, shape=shape or [], optimise=optimise)
+    read = ModelFile("", batch, tuple(inputs.shapes(shape or []).items()), optimise)
     platforms = list(dict.fromkeys(platform))
     asked = _Asked(files, platforms, options, read)
     shown = _ask(asked, wait_s, energy=energy, predict=predict)
@@ -252,14 +253,14 @@ class _Asked:
         files: the models.
         platforms: each model is asked about on each of them.
         options: which answers will do.
-        read: reads a model.
-        unread: number of files that are no usable models; each was told when it was read.
+        how: how models are read; its path counts for nothing.
+        unread: number of files that are no usable models; each was told once.
     """
 
     files: list[Path]
     platforms: list[str]
     options: QueryOptions
-    read: Callable[[Path], Graph]
+    how: ModelFile
     unread: int = 0
 
     def questions(self) -> Iterator[tuple[int, Question]]:
@@ -270,14 +271,27 @@ class _Asked:
 
         for number, file in enumerate(self.files):
             try:
-                graph = self.read(file)
+                graph = replace(self.how, path=str(file)).read()
             except ModelFileError as error:
-                output.error(str(error))
-                self.unread += 1
+                self.add_unread(error)
                 continue
             for index, platform in enumerate(self.platforms):
                 place = number * len(self.platforms) + index
                 yield place, question_about(graph, platform, self.options)
+
+    def models(self) -> Iterator[tuple[int, AskedModel]]:
+        """Each model on each platform with its place among all. Files are not read here."""
+        from latfarm_controller.estimates import AskedModel
+
+        for number, file in enumerate(self.files):
+            source = replace(self.how, path=str(file))
+            for index, platform in enumerate(self.platforms):
+                yield number * len(self.platforms) + index, AskedModel(source, platform)
+
+    def add_unread(self, error: Exception) -> None:
+        """Tell that a file is no usable model."""
+        output.error(str(error))
+        self.unread += 1
 
 
 def _ask(asked: _Asked, wait_s: float, *, energy: bool, predict: bool) -> _Shown:
@@ -300,8 +314,8 @@ def _ask(asked: _Asked, wait_s: float, *, energy: bool, predict: bool) -> _Shown
 
 def _add(shown: _Shown, file: Path, question: Question, answer: EstimateEnd) -> None:
     """Take one answer."""
-    from latfarm_controller.app.estimating import PredictedLatency
     from latfarm_controller.app.question import Found
+    from latfarm_controller.bulk.predictions import PredictedLatency
 
     if isinstance(answer, Found):
         shown.add(file, question, answer)
@@ -325,15 +339,22 @@ def _answered(asked: _Asked, database: LatencyDatabase) -> dict[int, tuple[Quest
 
 def _estimated(asked: _Asked, database: LatencyDatabase) -> dict[int, tuple[Question, EstimateEnd]]:
     """What the store knows or bundles predict, by place. Networks are not kept."""
+    from latfarm_predictors.errors import ModelFileError
+
     from latfarm_controller.app.question import Question
     from latfarm_controller.config import load_config
-    from latfarm_controller.estimates import Estimator
+    from latfarm_controller.estimates import Choice, Estimator
 
     ends: dict[int, tuple[Question, EstimateEnd]] = {}
-    estimator = Estimator(database, load_config().bundles_dir)
-    for place, question, end in estimator.ends(asked.questions()):
-        assert isinstance(question, Question)
-        ends[place] = replace(question, graph=None), end
+    estimator = Estimator(database, load_config(), Choice(asked.options))
+    for place, question, end in estimator.ends(asked.models()):
+        platform = asked.platforms[place % len(asked.platforms)]
+        if question is not None:
+            ends[place] = question, end
+        elif not isinstance(end, ModelFileError):
+            ends[place] = Question(platform, ""), end
+        elif place % len(asked.platforms) == 0:  # a file is told once, on however many platforms
+            asked.add_unread(end)
     return ends
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,6 +35,15 @@ ForeignSource = Annotated[
         "no measurement of others trains a model.",
     ),
 ]
+Nnlp = Annotated[
+    bool,
+    typer.Option(
+        "--nnlp",
+        help="Also train graph networks (NNLP), each family of networks left out in turn. One of "
+        "them answers in the place of the sum of kernels if it wins so, and the model tells why or "
+        "why not. This takes minutes, and torch: pip install 'latfarm-predictors[gnn]'.",
+    ),
+]
 Promote = Annotated[
     bool,
     typer.Option(
@@ -53,6 +63,7 @@ def train(
     platform: inputs.Platform,
     since: Since = "",
     foreign_source: ForeignSource = None,
+    nnlp: Nnlp = False,
     promote: Promote = False,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
@@ -73,16 +84,23 @@ def train(
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 7d --promote
       latfarm train -p local-onnxruntime1.31-fp32-1t --since 0002 --json
       latfarm train -p local-onnxruntime1.31-fp32-1t --foreign-source "another lab"
+      latfarm train -p local-onnxruntime1.31-fp32-1t --nnlp --promote
     """
     if since and foreign_source:
         raise UsageError(
             "--since and --foreign-source contradict each other; train without --since"
         )
+    from latfarm_predictors.gnn.learning.device import torch_module
+
     from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
 
+    if nnlp:
+        torch_module()  # refuses now what would fail after minutes
     config = load_config()
     read = _inputs(config, platform, since, foreign_source or [], wait_s)
+    if read is not None:
+        read = replace(read, nnlp=nnlp)
     entered = None if read is None else fitted(config.bundles_dir, read, promote=promote)
     if as_json:
         told = {"platform": platform, "trained": entered is not None}

@@ -175,12 +175,14 @@ def refused_families(record: PlatformRecord) -> list[dict[str, Any]]:
 def promise(predictor: PlatformPredictor) -> dict[str, Any]:
     """What intervals promise for the platform: expected coverage, and its 5 to 95 % range.
 
-    Where a Gaussian process on sums of kernels was tried, `corrector` tells whether it is shipped.
+    Where other predictors of networks than the corrected sum of kernels were tried, `corrector`
+    tells which of them is shipped, and why or why not.
     """
     promised = predictor.guarantee(COVERAGE)
     told = {**promised.to_json(), "sentence": promised.sentence}
     if predictor.shipping is not None:
-        told["corrector"] = predictor.shipping.sentence
+        tried = predictor.shipping.all
+        told["corrector"] = " ".join(f"{each.method}: {each.sentence}" for each in tried)
     return told
 
 

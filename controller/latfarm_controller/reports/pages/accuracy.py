@@ -70,7 +70,7 @@ def networks(facts: Mapping[str, Any], promised: Mapping[str, Any] | None = None
         sentence = promised["sentence"]
         corrector = promised.get("corrector")  # older facts do not have it
         if corrector:
-            parts.insert(0, words.paragraph(f"Gaussian process on sums of kernels: {corrector}"))
+            parts.insert(0, words.paragraph(f"Besides the corrected sum of kernels: {corrector}"))
         parts.insert(0, words.paragraph(f"{sentence[0].upper()}{sentence[1:]}."))
     return page.section(
         "Networks: predicted and corrected latencies",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from latfarm_controller.cli.answers import predict_files
 from latfarm_controller.cli.answers.predict_remarks import remarks_on
 from latfarm_controller.config import load_config
 from latfarm_controller.training.bundles import next_path
@@ -118,6 +119,27 @@ def test_several_platforms_are_columns(latfarm: Latfarm, bundled: None, models: 
     ]
     single = json.loads(latfarm("predict", models / "odd.onnx", *asked, "--json").out)
     assert len(single) == 2
+
+
+def test_many_files_are_predicted_by_workers_as_here(
+    latfarm: Latfarm, bundled: None, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / "broken.onnx").write_bytes(b"no model")
+    asked = ["predict", models, *(word for name in PLATFORMS for word in ("-p", name)), "--json"]
+    here = latfarm(*asked)
+    for name in ("MANY_FILES", "FIRST_FILES", "TOGETHER"):
+        monkeypatch.setattr(predict_files, name, 1)
+    monkeypatch.setenv("LATFARM_PREDICTION_WORKERS", "2")
+    there = latfarm(*asked)
+    assert here.code == there.code == 2
+    assert "broken.onnx" in there.line
+    one, other = json.loads(here.out), json.loads(there.out)
+    assert len(one) == 6
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine.pop("latency_ms") == pytest.approx(theirs.pop("latency_ms"), rel=1e-9)
+        assert mine["model"] == theirs["model"]
+        assert mine["platform"] == theirs["platform"]
+        assert mine.keys() == theirs.keys()
 
 
 def test_an_unknown_platform_offers_the_nearest(

@@ -1,0 +1,1 @@
+"""Predicts many networks: reads, hashes and predicts them in several processes."""

@@ -1,0 +1,162 @@
+"""Reads and predicts the files of `latfarm predict`: a few here, many in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from latfarm_predictors.errors import ModelFileError
+
+from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
+from latfarm_controller.cli.answers.predict_show import Prediction
+from latfarm_controller.cli.shell import inputs
+
+if TYPE_CHECKING:
+    from latfarm_predictors.graph.graph import Graph
+    from latfarm_predictors.predict.predictor import PlatformPredictor
+
+MANY_FILES = 100
+"""From this number of files on, workers repay their start: a file takes some tens of ms."""
+FIRST_FILES = 16
+"""So many of many files are predicted in this process; what is wrong with all is told by them."""
+TOGETHER = 16
+"""Number of files in one task of a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class HowToPredict:
+    """How files are read and predicted.
+
+    Attributes:
+        bundles_dir: the folder of all bundles.
+        platforms: names of platforms; an empty one: the only one with a bundle, or the sample.
+        coverage: share of cases in which a latency shall lie in its interval.
+        energy: whether energies are predicted, too.
+        explain: whether to tell how far each answer can be trusted.
+        baselines: names of other predictors that predict, too.
+        batch: batch size where a model leaves it open; 0: as the model has it.
+        shape: shapes of inputs, as `inputs.shapes` reads them.
+        optimise: whether to simplify models first.
+    """
+
+    bundles_dir: Path
+    platforms: tuple[str, ...]
+    coverage: float
+    energy: bool
+    explain: bool
+    baselines: tuple[str, ...]
+    batch: int
+    shape: tuple[str, ...]
+    optimise: bool
+
+
+Open = Callable[[Path, str], "tuple[PlatformPredictor, bool]"]
+"""Opens the bundle in use of a platform, and tells whether it is the sample."""
+Outcome = list[Prediction] | Exception
+"""The predictions of a file, one for each platform, or why it cannot be read or predicted."""
+
+
+def outcomes(
+    files: Sequence[Path], how: HowToPredict, workers_setting: int | None
+) -> Iterator[Outcome]:
+    """What becomes of files, in their order.
+
+    Args:
+        files: the files.
+        how: how they are read and predicted.
+        workers_setting: the setting `prediction_workers`.
+
+    Raises:
+        ControllerError, PredictorsError: nothing can be predicted like this.
+    """
+    if len(files) < MANY_FILES or workers_setting == 1:
+        yield from _predict_files(files, how, _open)
+        return
+    from latfarm_controller.bulk.lender import worker_count
+    from latfarm_controller.bulk.pool import WorkerPool
+
+    workers = worker_count(workers_setting)
+    with WorkerPool(workers) as pool:
+        tasks = [
+            pool.submit(predict_in_worker, files[first : first + TOGETHER], how)
+            for first in range(FIRST_FILES, len(files), TOGETHER)
+        ]
+        yield from _predict_files(files[:FIRST_FILES], how, _open)
+        for task in tasks:
+            yield from task.result()
+
+
+def predict_in_worker(files: Sequence[Path], how: HowToPredict) -> list[Outcome]:
+    """Predict files in a worker process, which keeps the bundles that it has opened."""
+    return _predict_files(files, how, _open_once)
+
+
+def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> list[Outcome]:
+    """Predict files on all platforms in this process; one that cannot be read fails alone."""
+    graphs: dict[int, Graph] = {}
+    found: list[Outcome] = []
+    for place, file in enumerate(files):
+        try:
+            graphs[place] = inputs.read_model(file, how.batch, how.shape, optimise=how.optimise)
+            found.append([])
+        except ModelFileError as error:
+            found.append(error)
+    for name in how.platforms if graphs else ():
+        predictor, is_sample = opened(how.bundles_dir, name)
+        named = [
+            (files[place], inputs.for_platform(graph, predictor.platform))
+            for place, graph in graphs.items()
+        ]
+        predictions = _predict(predictor, named, how)
+        for place, one in zip(graphs, predictions, strict=True):
+            if is_sample:
+                one.remarks = as_sample(one.remarks)
+            told = found[place]
+            assert isinstance(told, list)
+            told.append(one)
+    return found
+
+
+def _open(bundles_dir: Path, platform: str) -> tuple[PlatformPredictor, bool]:
+    """The predictor in use of a platform, and whether it is the sample."""
+    from latfarm_controller.training.bundles import open_or_sample
+
+    return open_or_sample(bundles_dir, platform)
+
+
+_open_once = lru_cache(maxsize=4)(_open)  # a worker ends with the command that started it
+
+
+def _predict(
+    predictor: PlatformPredictor, named: Sequence[tuple[Path, Graph]], how: HowToPredict
+) -> list[Prediction]:
+    """Predict latencies, and energies, trust and other predictors where these are asked for."""
+    from latfarm_predictors.trust.network_trust import covered_share, trust
+
+    graphs = [graph for _, graph in named]
+    costs = predictor.predict_energies(graphs, how.coverage) if how.energy else []
+    answers = predictor.predict_many(graphs, how.coverage)
+    found = []
+    for (file, graph), answer in zip(named, answers, strict=True):
+        covered = covered_share(predictor, graph, answer)
+        one = Prediction(file, answer, covered, remarks_on(predictor, graph, answer, covered))
+        if how.explain:
+            one.trust = trust(predictor, graph, how.coverage, model=str(file))
+        if how.baselines:
+            one.baselines = _by_baselines(predictor, graph, how.baselines)
+        found.append(one)
+    for one, cost in zip(found, costs, strict=False):
+        one.cost = cost
+    return found
+
+
+def _by_baselines(
+    predictor: PlatformPredictor, graph: Graph, names: Sequence[str]
+) -> dict[str, float]:
+    """Latencies of a network by other predictors, in milliseconds."""
+    from latfarm_predictors.predict.baseline_sums import baseline_ms
+
+    return {name: baseline_ms(predictor, graph, name) for name in names}
