@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.farm.boards.host import cache_dir
+from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.boards.wheels import ROOT
 
@@ -29,7 +30,8 @@ _RECAP = re.compile(
 """A line of the summary that Ansible prints at the end of a playbook."""
 
 _PLAY_S = 1800.0
-"""Limit of the time that a playbook may take, in seconds; emulated boards are slow."""
+"""Limit of the time that a playbook may take on a quiet host, in seconds; emulated boards are
+slow."""
 
 
 def lacks() -> str:
@@ -148,7 +150,7 @@ class LabController:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_PLAY_S,
+            timeout=scaled_s(_PLAY_S),
         )
         hosts = list(_RECAP.finditer(done.stdout))
         return PlaybookResult(
