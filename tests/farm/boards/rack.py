@@ -121,6 +121,16 @@ def reap() -> list[str]:
     return found
 
 
+def traces(name: str) -> list[str]:
+    """Everything on this host that belongs to the rack with this name."""
+    found = [path.name for path in Path("/run/netns").glob(f"lf{name}*")]
+    found += [path.name for path in Path("/sys/class/net").glob(f"lf{name}*")]
+    found += [str(path) for path in cgroups.stale(f"lf{name}")]
+    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
+    found += [str(path) for path in work_dir().glob(name)]
+    return found
+
+
 def _start_cleaner(folder: Path) -> subprocess.Popen[bytes]:
     """Start the process that removes a rack when this process ends; see `rack_cleaner`."""
     # Without the mark of the test run, whose processes are ended together with it.

@@ -33,7 +33,9 @@ PYTHON = f"{HOME}/bin/python"
 AGENT = f"{HOME}/bin/latfarm-agent"
 
 _FOLDERS = {f"latfarm-{name}": name for name in ("protos", "predictors", "agent", "controller")}
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Name that wheels have for an architecture, by Debian's name."""
+
 _NEWEST_GLIBC = 36  # of Debian 12
 """Newest version 2.x of glibc that a wheel may need."""
 
@@ -153,7 +155,7 @@ def _target(python: str, arch: str) -> list[str]:
 
     pip does not derive compatible older platforms, so all of them are listed.
     """
-    machine = _MACHINES[arch]
+    machine = MACHINES[arch]
     glibc = [f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)]
     names = [*glibc, "manylinux2014", "manylinux2010", "manylinux1", "linux"]
     chosen = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]

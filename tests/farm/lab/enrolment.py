@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.farm.boards.host import cache_dir
 from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.boards.wheels import ROOT
+from tests.farm.lab.wheelhouses import boards_folder
 
 PLAYBOOKS = ROOT / "ansible"
 _BIN = Path(sys.executable).parent
@@ -213,8 +213,8 @@ def _connection(board: VirtualBoard) -> dict[str, Any]:
 
 def _wheels(folder: Path) -> Path:
     """The folder of wheelhouses; wheels of other projects in it are kept in the cache folder."""
-    fetched = cache_dir() / "wheelhouse" / "others"
-    fetched.mkdir(parents=True, exist_ok=True)
+    fetched = boards_folder() / "others"
+    fetched.mkdir(exist_ok=True)
     place = folder / "wheels"
     place.mkdir()
     (place / "others").symlink_to(fetched)

@@ -121,12 +121,12 @@ def release(own: Path, folder: Path, version: str) -> Path:
 
 def carried_out(boards: Sequence[VirtualBoard]) -> list[CarriedOut]:
     """All measurements that boards have carried out with such releases, as their journals tell."""
-    found = []
-    for board in boards:
-        for line in board.run(_READ).stdout.splitlines():
-            if match := _MEASURED.search(line):
-                found.append(CarriedOut(board.name, *match.group("request", "outcome", "version")))
-    return found
+    return [
+        CarriedOut(board.name, *match.group("request", "outcome", "version"))
+        for board in boards
+        for line in board.run(_READ).stdout.splitlines()
+        if (match := _MEASURED.search(line))
+    ]
 
 
 def _record(entries: dict[str, bytes], record: str) -> bytes:

@@ -1,0 +1,69 @@
+"""A run that is ended while boards run prints its summary, and leaves no board and no network."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.farm.boards.rack import Rack, traces
+from tests.farm.boards.wheels import ROOT
+from tests.farm.lab.processes import until
+from tests.leftovers import MARK_VARIABLE
+
+pytestmark = [pytest.mark.farm, pytest.mark.gate, pytest.mark.timeout(300)]
+
+BOOTS_A_BOARD = """
+import time
+from pathlib import Path
+from tests.farm.boards.virtual_board import VirtualBoard
+
+def test_before():
+    pass
+
+def test_it():
+    with VirtualBoard("interrupted") as board:
+        part = Path(r"{folder}", "part")
+        part.write_text(board.rack.name)
+        part.rename(part.with_name("rack"))
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGTERM, ("-n", "1")), (signal.SIGINT, ()), (signal.SIGKILL, ())],
+    ids=["terminated", "interrupted", "killed"],
+)
+def test_leaves_nothing(
+    rack: Rack, tmp_path: Path, number: signal.Signals, options: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_it.py").write_text(BOOTS_A_BOARD.format(folder=tmp_path))
+    plain = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
+    words = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words, f"--rootdir={tmp_path}", *options, tmp_path],
+        cwd=ROOT,
+        env=plain | {"PYTEST_ADDOPTS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        told = tmp_path / "rack"
+        until(lambda: told.exists() or run.poll() is not None, "a board that has booted")
+        assert run.poll() is None
+        name = told.read_text()
+        assert traces(name)
+        run.send_signal(number)
+        out, _ = run.communicate()
+    assert run.returncode != 0
+    if number != signal.SIGKILL:
+        assert "1 passed in " in out
+    # Nothing but the cleaner of that rack removes it here: no other rack is made now.
+    until(lambda: not traces(name), partial(traces, name))
+    assert traces(rack.name)
