@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.farm.boards.host import WORK_VARIABLE
 from tests.farm.boards.rack import Rack, traces
 from tests.farm.boards.wheels import ROOT
 from tests.farm.lab.processes import until
@@ -35,13 +38,20 @@ def test_it():
 """
 
 
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A folder of racks that only the run in question uses; it has a short path for sockets."""
+    with tempfile.TemporaryDirectory(prefix="lf") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(
     ("number", "options"),
     [(signal.SIGTERM, ("-n", "1")), (signal.SIGINT, ()), (signal.SIGKILL, ())],
     ids=["terminated", "interrupted", "killed"],
 )
 def test_leaves_nothing(
-    rack: Rack, tmp_path: Path, number: signal.Signals, options: tuple[str, ...]
+    rack: Rack, work: Path, tmp_path: Path, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "test_it.py").write_text(BOOTS_A_BOARD.format(folder=tmp_path))
     plain = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
@@ -49,7 +59,7 @@ def test_leaves_nothing(
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", *words, f"--rootdir={tmp_path}", *options, tmp_path],
         cwd=ROOT,
-        env=plain | {"PYTEST_ADDOPTS": ""},
+        env=plain | {"PYTEST_ADDOPTS": "", WORK_VARIABLE: str(work)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,6 +74,7 @@ def test_leaves_nothing(
     assert run.returncode != 0
     if number != signal.SIGKILL:
         assert "1 passed in " in out
-    # Nothing but the cleaner of that rack removes it here: no other rack is made now.
+    # Only the cleaner of that rack removes it: whoever makes racks elsewhere does not see it.
     until(lambda: not traces(name), partial(traces, name))
+    until(lambda: not (work / name).exists(), f"no folder {work / name}")
     assert traces(rack.name)
