@@ -5,6 +5,7 @@ Playbooks make wheelhouses with `latfarm boards wheels`, which finds these wheel
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,10 +54,13 @@ def fetch_for_controller() -> None:
 
 def _assemble(product: Product, runtimes: Sequence[str], folder: Path, arch: str) -> None:
     target = WheelTarget(PYTHON, wheels.MACHINES[arch], GLIBC)
-    try:
-        assemble(target, runtimes, folder, product=product)
-    except ControllerError as error:
-        raise HostError(f"wheels that playbooks install on {arch}: {error}") from error
+    with tempfile.TemporaryDirectory() as text:
+        own = Path(text) / "own"
+        wheels.own(own, product.own)
+        try:
+            assemble(target, runtimes, folder, own, product)
+        except ControllerError as error:
+            raise HostError(f"wheels that playbooks install on {arch}: {error}") from error
 
 
 def _made(folder: Path) -> Path:
