@@ -100,7 +100,10 @@ def test_an_interrupted_run_leaves_nothing(
 def test_an_interrupted_run_prints_its_summary(
     tmp_path: Path, number: signal.Signals, options: tuple[str, ...]
 ) -> None:
-    with run(tmp_path, "pass", "time.sleep(600)", *options, out=subprocess.PIPE) as tests:
+    with run(tmp_path, "pass", "time.sleep(600)", "-v", *options, out=subprocess.PIPE) as tests:
+        assert tests.stdout is not None
+        while b"PASSED" not in (line := tests.stdout.readline()):
+            assert line, "the run has ended"
         left_behind(tmp_path, tests)
         tests.send_signal(number)
         told, _ = tests.communicate(timeout=GIVE_UP_S)

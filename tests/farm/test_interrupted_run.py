@@ -57,13 +57,16 @@ def test_leaves_nothing(
     plain = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
     words = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-c", os.devnull)
     with subprocess.Popen(
-        [sys.executable, "-m", "pytest", *words, f"--rootdir={tmp_path}", *options, tmp_path],
+        [sys.executable, "-m", "pytest", "-v", *words, f"--rootdir={tmp_path}", *options, tmp_path],
         cwd=ROOT,
         env=plain | {"PYTEST_ADDOPTS": "", WORK_VARIABLE: str(work)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as run:
+        assert run.stdout is not None
+        while "PASSED" not in (line := run.stdout.readline()):
+            assert line, "the run has ended"
         told = tmp_path / "rack"
         until(lambda: told.exists() or run.poll() is not None, "a board that has booted")
         assert run.poll() is None
