@@ -274,7 +274,7 @@ class VirtualBoard:
         """Options of ssh, scp and Ansible that name the rack's key and the board's host key."""
         options = {
             "BatchMode": "yes",
-            "ConnectTimeout": "5",
+            "ConnectTimeout": str(round(scaled_s(5.0))),
             "GlobalKnownHostsFile": "/dev/null",
             "IdentitiesOnly": "yes",
             "IdentityFile": str(self.rack.key),

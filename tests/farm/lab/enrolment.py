@@ -29,6 +29,12 @@ _RECAP = re.compile(
 )
 """A line of the summary that Ansible prints at the end of a playbook."""
 
+_HEALTH_S = 180.0
+"""How long a board may take to be well on a quiet host, in seconds; the playbooks' default."""
+
+_CONNECT_S = 10.0
+"""How long Ansible waits for a connection on a quiet host, in seconds; its own default."""
+
 _PLAY_S = 1800.0
 """Limit of the time that a playbook may take on a quiet host, in seconds; emulated boards are
 slow."""
@@ -87,6 +93,7 @@ class LabController:
             "latfarm_own_wheels": str(own),
             "latfarm_file_sd_dir": str(self.targets),
             "latfarm_file_sd_become": False,
+            "latfarm_health_timeout_s": round(scaled_s(_HEALTH_S)),
             **variables,
         }
         self.home.mkdir(mode=0o700)
@@ -200,7 +207,8 @@ class LabController:
         return listed
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "LATFARM_HOME": str(self.home)}
+        connecting = str(round(scaled_s(_CONNECT_S)))
+        return {**os.environ, "LATFARM_HOME": str(self.home), "ANSIBLE_TIMEOUT": connecting}
 
 
 def _connection(board: VirtualBoard) -> dict[str, Any]:
