@@ -137,8 +137,8 @@ test-farm: setup-farm ## each playbook, the measuring chain and a phone once, on
 	@$(BIN)/python -m tests.farm.prepare --install
 	@$(FARM_PYTEST) -m "farm and gate" $(TEST_FLAGS)
 
-test-farm-all: setup-farm ## all tests on virtual boards; as root, takes an hour or more on two cores
-	@$(BIN)/python -m tests.farm.prepare --install
+test-farm-all: setup-farm ## all tests on virtual boards; as root, planned for 40 minutes on two quiet cores
+	@$(BIN)/python -m tests.farm.prepare --install --all
 	@$(FARM_PYTEST) -m farm $(TEST_FLAGS)
 
 test-faults: setup ## 200 seeded runs of small farms with faults, half of them on Ray; an hour at most

@@ -1,12 +1,14 @@
 """Settings of all tests: hypothesis judges no times, because the machine may be busy.
 
-A guard process ends the processes that a test run leaves behind when it is interrupted or killed.
+A guard process ends the processes that a test run leaves behind when it is interrupted or killed. A
+run that is ended with SIGTERM, as by `timeout`, prints its summary like one that Ctrl-C ends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,3 +63,19 @@ def pytest_configure(config: pytest.Config) -> None:
     guard = leftovers.start_guard()
     if guard is not None:
         config.add_cleanup(lambda: leftovers.end_guard(guard))
+        interrupt_at_sigterm(config)
+
+
+def interrupt_at_sigterm(config: pytest.Config) -> None:
+    """Let the first SIGTERM interrupt this run; the next one ends it at once."""
+    before = signal.getsignal(signal.SIGTERM)
+    pid = os.getpid()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != pid:  # a process that a test has forked
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt("SIGTERM")
+
+    signal.signal(signal.SIGTERM, interrupt)
+    config.add_cleanup(lambda: signal.signal(signal.SIGTERM, before))

@@ -23,6 +23,9 @@ LEAVES_A_PROCESS = """
 import subprocess, sys, time
 from pathlib import Path
 
+def test_before():
+    pass
+
 def test_it():
     code = "import signal, time; {before}; print(flush=True); time.sleep(600)"
     command = [sys.executable, "-c", code]
@@ -44,14 +47,17 @@ def has_ended(pid: int) -> bool:
     return state == "Z"
 
 
-def run(folder: Path, before: str, then: str, *options: str) -> subprocess.Popen[bytes]:
-    """Start a test run with one test, which starts a process and does not end it.
+def run(
+    folder: Path, before: str, then: str, *options: str, out: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a test run with two tests; the second starts a process and does not end it.
 
     Args:
         folder: an empty folder for the test's file.
         before: Python code that the process runs first.
         then: Python code that the test runs when the process runs.
         options: options of pytest.
+        out: what the run prints to, as for `subprocess.Popen`.
     """
     text = LEAVES_A_PROCESS.format(folder=folder, before=before, then=then)
     (folder / "test_it.py").write_text(text)
@@ -61,7 +67,7 @@ def run(folder: Path, before: str, then: str, *options: str) -> subprocess.Popen
         [sys.executable, "-m", "pytest", *words, f"--rootdir={folder}", *options, str(folder)],
         cwd=ROOT,
         env=plain | {"PYTEST_ADDOPTS": ""},
-        stdout=subprocess.DEVNULL,
+        stdout=out,
         stderr=subprocess.DEVNULL,
     )
 
@@ -87,6 +93,23 @@ def test_an_interrupted_run_leaves_nothing(
     while not has_ended(pid):
         assert time.monotonic() < deadline_s, f"process {pid} was left behind"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "workers"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_prints_its_summary(
+    tmp_path: Path, number: signal.Signals, options: tuple[str, ...]
+) -> None:
+    with run(tmp_path, "pass", "time.sleep(600)", "-v", *options, out=subprocess.PIPE) as tests:
+        assert tests.stdout is not None
+        while b"PASSED" not in (line := tests.stdout.readline()):
+            assert line, "the run has ended"
+        left_behind(tmp_path, tests)
+        tests.send_signal(number)
+        told, _ = tests.communicate(timeout=GIVE_UP_S)
+    assert tests.returncode == pytest.ExitCode.INTERRUPTED
+    assert b"KeyboardInterrupt" in told
+    assert b"1 passed in " in told
 
 
 def test_a_run_that_ends_waits_until_nothing_is_left(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ FILE = Path(__file__).with_name("dashboard.json")
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 """The data source that the viewer chooses in the dashboard."""
 
-WIDTH, HEIGHT = 12, 8
-"""Size of a panel in cells of Grafana's grid, which is 24 cells wide."""
+WIDTH = 12
+"""Width of a panel in cells of Grafana's grid, which is 24 cells wide."""
 
 
 def _panel(panel: PlotPanel) -> timeseries.Panel:
@@ -39,7 +39,7 @@ def _panel(panel: PlotPanel) -> timeseries.Panel:
         .datasource(SOURCE)
         .unit(panel.unit)
         .span(WIDTH)
-        .height(HEIGHT)
+        .height(panel.height)
         .line_width(1)
         .fill_opacity(8)
         .show_points(common.VisibilityMode.NEVER)

@@ -29,6 +29,8 @@ class PlotPanel:
     """Upper end of the axis, for quantities that have a highest value."""
     logarithmic: bool = False
     """Whether the axis is logarithmic, for quantities of very different sizes."""
+    height: int = 8
+    """Height in cells of Grafana's grid; a tall one leaves room for a long legend."""
     colours: Mapping[str, str] = field(default_factory=dict)
     """Fixed colours, as Grafana names them, by the names of series; others get any colour."""
 
@@ -124,12 +126,14 @@ ROWS = (
                         f"latfarm_controller_requests_at_boards{PLATFORM}", "{{platform}} at boards"
                     ),
                 ),
+                height=10,
             ),
             PlotPanel(
                 "Age of the oldest request",
                 "How long the oldest request has waited for its answer.",
                 "s",
                 (Query(f"latfarm_controller_queue_oldest_seconds{PLATFORM}", "{{platform}}"),),
+                height=10,
             ),
         ),
     ),
@@ -164,7 +168,7 @@ ROWS = (
             PlotPanel(
                 "Retries, quarantines, refused conditions",
                 "Repeated requests, quarantined boards, and measurements refused for their "
-                "conditions, per second.",
+                "conditions, per second. Reasons for which nothing is refused are not shown.",
                 "ops",
                 (
                     Query(
@@ -179,7 +183,7 @@ ROWS = (
                     ),
                     Query(
                         "sum by (board, reason) (rate(latfarm_agent_conditions_refused_total"
-                        f"{BOARD}[$__rate_interval]))",
+                        f"{BOARD}[$__rate_interval])) > 0",
                         "{{board}} {{reason}}",
                     ),
                 ),
@@ -235,12 +239,16 @@ ROWS = (
             ),
             PlotPanel(
                 "Certificates",
-                "Time until the certificates of the boards, of the controller, and of those who "
+                "Days until the certificates of the boards, of the controller, and of those who "
                 "read the boards' metrics expire.",
-                "s",
+                "suffix: days",
                 (
-                    Query("latfarm:certificate_remaining:seconds", "{{board}} {{certificate}}"),
-                    Query("latfarm:reader_certificate_remaining:seconds", "reader {{reader}}"),
+                    Query(
+                        "latfarm:certificate_remaining:seconds / 86400", "{{board}} {{certificate}}"
+                    ),
+                    Query(
+                        "latfarm:reader_certificate_remaining:seconds / 86400", "reader {{reader}}"
+                    ),
                 ),
                 logarithmic=True,
             ),

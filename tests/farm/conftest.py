@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 
 from tests.farm.boards import emulation, host, rootfs, wheels
 from tests.farm.boards.host import HostError
+from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.rack import Rack
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.lab import enrolment
@@ -26,15 +27,18 @@ from tests.farm.lab.enrolment import LabController
 
 REQUIRED_VARIABLE = "LATFARM_FARM"
 LONGEST_FIRST = (
-    "test_working_day.py",
     "test_enrolment.py",
-    "test_phones_of_a_host.py",
-    "test_shared_machine.py",
     "test_arm64_measurement.py",
     "test_arm64_conformance.py",
+    "test_upgrade.py",
+    "test_shared_machine.py",
+    "test_phones_of_a_host.py",
+    "test_controller.py",
+    "test_monitoring.py",
+    "test_working_day.py",
+    "test_operator.py",
     "test_enrolment_pythons.py",
     "test_monitoring_playbook.py",
-    "test_monitoring.py",
     "test_monitoring_alone.py",
     "test_virtual_board.py",
 )
@@ -53,6 +57,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank - len(LONGEST_FIRST) for rank, name in enumerate(LONGEST_FIRST)}
     here = Path(__file__).parent
     items.sort(key=lambda item: ranks.get(item.path.name, 0) if item.path.parent == here else 0)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Give a test on boards more time on a busy host, before its time begins to run."""
+    chosen = item.get_closest_marker("timeout")
+    if chosen is not None and item.get_closest_marker("farm") is not None:
+        scaled = pytest.mark.timeout(scaled_s(float(chosen.args[0])))
+        item.add_marker(scaled, append=False)
+    return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,10 +2,10 @@
 
 With --install, missing Debian packages are installed; without it, they are only named. Then
 everything that tests on boards of the host's architecture share is made in parallel, so that the
-tests find it in the cache. What boards of another architecture need takes longer. It is made here
-only with --all; otherwise the first test that needs it makes it, while other tests continue. If the
-host cannot run virtual boards, the program says why in one line and exits with status 0, and the
-tests are skipped for the same reason.
+tests find it in the cache. What boards of another architecture and Grafana's panels need takes
+longer. It is made here only with --all, as for `make test-farm-all`. If the host cannot run virtual
+boards, the program says why in one line and exits with status 0, and the tests are skipped for the
+same reason.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 
 from tests.farm.boards import debs, emulation, host, rootfs, wheels
 from tests.farm.boards.phone import PACKAGES
+from tests.farm.lab import grafana
+from tests.farm.lab.wheelhouses import OF_PLAYBOOKS, fetch_for_boards, fetch_for_controller
 
 EXTRAS = ("mnn", "ncnn", "onnxruntime", "openvino", "tflite")
 """Extras of the agent for the runtimes that have wheels for aarch64."""
@@ -87,6 +89,35 @@ def services_kept_off(policy: Path) -> Iterator[None]:
         policy.unlink(missing_ok=True)
 
 
+def _jobs(*, everything: bool) -> dict[str, Callable[[], object]]:
+    """What is made, by its name; with `everything`, what `--all` asks for, too."""
+    jobs: dict[str, Callable[[], object]] = {
+        f"a board's disk ({host.NATIVE})": rootfs.tree,
+        f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
+        "packages of a monitoring machine": lambda: debs.repository(debs.MONITORING),
+        "packages of a board with devices": lambda: debs.repository(debs.DEVICES),
+        "packages of a board with an operator": lambda: debs.repository(debs.OPERATOR),
+        "packages of a host of phones": lambda: debs.repository(debs.PHONES),
+        f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
+        "wheels that playbooks install": lambda: fetch_for_boards(OF_PLAYBOOKS),
+    }
+    if not everything:
+        return jobs
+    jobs["packages of a controller"] = lambda: debs.repository(debs.CONTROLLER)
+    jobs["wheels that a controller installs"] = fetch_for_controller
+    if not grafana.lacks():
+        jobs["Grafana's panels"] = grafana.bundle
+    try:
+        emulation.enable("arm64")
+    except host.HostError as error:
+        print(f"virtual boards: this host cannot run arm64 boards: {error}", file=sys.stderr)
+    else:
+        jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
+        jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
+        jobs["wheels that playbooks install (arm64)"] = lambda: fetch_for_boards([EXTRAS], "arm64")
+    return jobs
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prepare the host; return the exit status."""
     if "--install" in arguments:
@@ -98,23 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     if reason:
         print(f"virtual boards: this host cannot run them: {reason}", file=sys.stderr)
         return 0
-    jobs: dict[str, Callable[[], object]] = {
-        f"a board's disk ({host.NATIVE})": rootfs.tree,
-        f"a phone's disk ({host.NATIVE})": lambda: rootfs.tree(packages=PACKAGES),
-        "packages of a monitoring machine": lambda: debs.repository(debs.MONITORING),
-        "packages of a board with devices": lambda: debs.repository(debs.DEVICES),
-        "packages of a board with an operator": lambda: debs.repository(debs.OPERATOR),
-        "packages of a host of phones": lambda: debs.repository(debs.PHONES),
-        f"wheels ({host.NATIVE})": lambda: wheels.site(wheels.requirements(), arch=host.NATIVE),
-    }
-    if "--all" in arguments:
-        try:
-            emulation.enable("arm64")
-        except host.HostError as error:
-            print(f"virtual boards: this host cannot run arm64 boards: {error}", file=sys.stderr)
-        else:
-            jobs["a board's disk (arm64)"] = lambda: rootfs.tree("arm64")
-            jobs["wheels (arm64)"] = lambda: wheels.site(arm64_packages())
+    jobs = _jobs(everything="--all" in arguments)
     begun = time.monotonic()
     failed = []
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -122,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, future in futures.items():
             try:
                 future.result()
-            except host.HostError as error:
+            except (host.HostError, grafana.GrafanaError) as error:
                 print(f"virtual boards: {name}: {error}", file=sys.stderr)
                 failed.append(name)
     took = f"after {time.monotonic() - begun:.0f} s, in {host.cache_dir()}"

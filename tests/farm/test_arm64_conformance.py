@@ -19,6 +19,7 @@ import pytest
 
 from tests.farm.boards import cgroups, wheels
 from tests.farm.boards.host import HostError
+from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.rack import Rack
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.prepare import arm64_packages
@@ -103,7 +104,7 @@ class SuiteBoards:
             found = f"/opt/{runtime}.xml"
             pytest_there = (
                 f"cd {CHECKOUT} && OMP_NUM_THREADS=1 {wheels.PYTHON} -m pytest -q "
-                f"-p no:cacheprovider --junitxml={found} --timeout=600 "
+                f"-p no:cacheprovider --junitxml={found} --timeout={scaled_s(600.0):.0f} "
                 f"{left_out} {SUITE}::{CLASSES[runtime]} 2>&1"
             )
             done = board.run(pytest_there, check=False, timeout_s=LONGEST_S)

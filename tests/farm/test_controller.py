@@ -58,7 +58,7 @@ def lab(
     own = deployed_controller.build(folder / "own")
     site = wheels.site(wheels.requirements(), arch=NATIVE)
     with VirtualBoard("hub", rack=rack) as hub, VirtualBoard("nuc", rack=rack) as board:
-        debs.offer(hub, deployed_controller.PACKAGES)
+        debs.offer(hub, debs.CONTROLLER)
         hub.run("useradd ada && useradd eve")
         wheels.install(board, site, own_wheels)
         board.write("/srv/board.json", json.dumps({"platform": PLATFORM, **PROFILE}))

@@ -13,6 +13,7 @@ import pytest
 from tests.farm import conftest, prepare
 from tests.farm.boards import debs, emulation, host, rootfs, wheels
 from tests.farm.boards.host import HostError
+from tests.farm.lab import grafana
 
 pytestmark = pytest.mark.farm
 
@@ -69,11 +70,12 @@ def test_a_failure_on_a_host_that_can_run_boards_is_a_failure(
         monkeypatch.setattr(module, "lacks", str)
     monkeypatch.setattr(rootfs, "tree", refuse)
     monkeypatch.setattr(wheels, "site", lambda *_, **__: None)
+    monkeypatch.setattr(prepare, "fetch_for_boards", refuse)
     assert prepare.main([]) == 1
     *each, last = capsys.readouterr().err.splitlines()
-    assert len(each) == 4, "each failure is printed"
+    assert len(each) == 7, "each failure is printed"
     assert all("no network" in line for line in each)
-    assert "1 of 5 are there; run this again" in last
+    assert "1 of 8 are there; run this again" in last
 
 
 def test_a_fetch_that_fails_says_what_to_do() -> None:
@@ -127,7 +129,7 @@ def test_an_interrupted_fetch_continues_where_it_stopped(
     assert len(had) == 2, "a finished repository is not fetched again"
 
 
-def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_all_asks_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     for module in (host, rootfs):
         monkeypatch.setattr(module, "lacks", str)
@@ -135,10 +137,16 @@ def test_only_all_asks_for_another_architecture(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(wheels, "site", lambda wanted, arch="arm64": asked.append(arch))
     monkeypatch.setattr(debs, "repository", lambda packages: asked.append(host.NATIVE))
     monkeypatch.setattr(emulation, "enable", asked.append)
+    monkeypatch.setattr(
+        prepare, "fetch_for_boards", lambda choices, arch=host.NATIVE: asked.append(arch)
+    )
+    monkeypatch.setattr(prepare, "fetch_for_controller", lambda: asked.append("controller"))
+    monkeypatch.setattr(grafana, "lacks", lambda: "")
+    monkeypatch.setattr(grafana, "bundle", lambda: asked.append("panels"))
     assert prepare.main([]) == 0
     assert set(asked) == {host.NATIVE}
     assert prepare.main(["--all"]) == 0
-    assert set(asked) == {host.NATIVE, "arm64"}
+    assert set(asked) == {host.NATIVE, "arm64", "controller", "panels"}
 
 
 def test_packages_start_no_services(tmp_path: Path) -> None:

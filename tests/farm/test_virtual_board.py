@@ -19,7 +19,7 @@ import pytest
 from tests.farm.boards import cgroups, host, network, rootfs
 from tests.farm.boards import rack as racks
 from tests.farm.boards.host import HostError
-from tests.farm.boards.rack import Rack
+from tests.farm.boards.rack import Rack, traces
 from tests.farm.boards.virtual_board import BoardError, VirtualBoard
 
 pytestmark = [pytest.mark.farm, pytest.mark.timeout(900)]
@@ -48,16 +48,6 @@ def board(rack: Rack) -> Iterator[VirtualBoard]:
     """One board for all tests that leave it in the state in which they found it."""
     with VirtualBoard("jetson-1", rack=rack) as board:
         yield board
-
-
-def traces(name: str) -> list[str]:
-    """Everything on this host that belongs to the rack with this name."""
-    found = [path.name for path in Path("/run/netns").glob(f"lf{name}*")]
-    found += [path.name for path in Path("/sys/class/net").glob(f"lf{name}*")]
-    found += [str(path) for path in cgroups.stale(f"lf{name}")]
-    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
-    found += [str(path) for path in host.work_dir().glob(name)]
-    return found
 
 
 def answers(board: VirtualBoard) -> bool:

@@ -28,6 +28,9 @@ DEVICES = ("chrony", "udev")
 PHONES = ("adb",)
 """Packages of a host that drives phones."""
 
+CONTROLLER = ("libgomp1", "openssl", "python3-apt")
+"""Packages that the role of a controller installs, and what Ansible installs them with."""
+
 OPERATOR = ("sudo",)
 """Packages of a board whose operator is not root."""
 

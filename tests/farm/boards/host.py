@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.farm.boards.patience import scaled_s
+
 CACHE_VARIABLE = "LATFARM_FARM_CACHE"
 """Environment variable that names the folder of root file systems, wheels and the emulator.
 
@@ -70,10 +72,10 @@ def command(*arguments: str | Path, data: str | None = None, timeout_s: float = 
     Args:
         arguments: the program and its arguments.
         data: standard input; None: it is empty.
-        timeout_s: limit of the command's duration.
+        timeout_s: limit of the command's duration on a quiet host; on a busy one it is longer.
 
     Raises:
-        HostError: the command failed or took longer than `timeout_s`.
+        HostError: the command failed or took longer than it may.
     """
     shown = " ".join(str(argument) for argument in arguments)
     try:
@@ -84,7 +86,7 @@ def command(*arguments: str | Path, data: str | None = None, timeout_s: float = 
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout_s,
+            timeout=scaled_s(timeout_s),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError(f"{shown}: {error}") from error

@@ -1,8 +1,9 @@
 """A rack: what the boards of one run share (a network, a folder, an SSH key).
 
 Everything that a rack makes on the host is in its folder or has the rack's name in its own name.
-The process of a rack locks a file in the folder for as long as it lives. Whoever makes a rack first
-removes the racks whose locks are free, because their processes have been killed.
+The process of a rack locks a file in the folder for as long as it lives. When it is killed, a
+process of `rack_cleaner` removes the rack. Whoever makes a rack first removes the racks whose locks
+are free, in case that the cleaner was killed, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import fcntl
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +22,9 @@ from typing import TextIO
 from tests.farm.boards import cgroups, network, rootfs
 from tests.farm.boards.host import HostError, command, work_dir
 from tests.farm.boards.network import Bridge, Cable
+from tests.leftovers import MARK_VARIABLE
 
-_LOCK = "lock"
+LOCK = "lock"
 """Name of the lock file in a rack's folder."""
 
 _DISKS = "disks"
@@ -46,6 +50,7 @@ class Rack:
             self.folder.mkdir(mode=0o700)
             self._lock = _try_lock(self.folder)
             assert self._lock is not None
+            self._cleaner = _start_cleaner(self.folder)
             try:
                 self.disks = _make_disks(self.folder)
                 self.bridge = Bridge(self.name)
@@ -80,6 +85,9 @@ class Rack:
             _remove(self.folder)
             self._lock.close()
             self._lock = None
+            assert self._cleaner.stdin is not None
+            self._cleaner.stdin.close()
+            self._cleaner.wait()
 
     def __enter__(self) -> Rack:
         return self
@@ -113,9 +121,35 @@ def reap() -> list[str]:
     return found
 
 
+def traces(name: str) -> list[str]:
+    """Everything on this host that belongs to the rack with this name."""
+    found = [path.name for path in Path("/run/netns").glob(f"lf{name}*")]
+    found += [path.name for path in Path("/sys/class/net").glob(f"lf{name}*")]
+    found += [str(path) for path in cgroups.stale(f"lf{name}")]
+    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
+    found += [str(path) for path in work_dir().glob(name)]
+    return found
+
+
+def _start_cleaner(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the process that removes a rack when this process ends; see `rack_cleaner`."""
+    # Without the mark of the test run, whose processes are ended together with it.
+    environment = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.farm.boards.rack_cleaner", folder],
+        cwd=Path(__file__).parents[3],
+        env=environment,
+        stdin=subprocess.PIPE,
+        # The reader of the run's output must not wait for the cleaner.
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 def _try_lock(folder: Path) -> TextIO | None:
     """Lock a rack's folder; None if the rack's process lives and holds the lock."""
-    file = (folder / _LOCK).open("w")
+    file = (folder / LOCK).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

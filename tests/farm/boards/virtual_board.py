@@ -32,6 +32,7 @@ from tests.farm.boards import container, emulation, rootfs
 from tests.farm.boards.cgroups import Cgroups
 from tests.farm.boards.container import Container
 from tests.farm.boards.host import NATIVE, HostError, command
+from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.rack import Rack, make_key
 
 _ENTER = 'for file in $CGROUPS; do echo 0 >"$file"; done; exec "$@"'
@@ -59,7 +60,8 @@ class VirtualBoard:
         packages: Debian packages on the board in addition to `rootfs.BASE`.
         rack: the rack that the board shares with other boards; None: the board gets its own rack.
         memory_bytes: limit of the memory of all its processes together; None: no limit.
-        boot_timeout_s: a boot that takes longer than this has failed.
+        boot_timeout_s: a boot that takes longer than this on a quiet host has failed; as all
+            limits, it is longer on a busy host.
 
     Raises:
         HostError: the host lacks something, or a package cannot be fetched.
@@ -159,7 +161,7 @@ class VirtualBoard:
         """
         process = self._container.launch("--as-pid2", "/bin/true")
         try:
-            code = process.wait(self._boot_timeout_s)
+            code = process.wait(scaled_s(self._boot_timeout_s))
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
@@ -173,7 +175,7 @@ class VirtualBoard:
         Raises:
             BoardError: the board does not boot, or takes longer than `boot_timeout_s`.
         """
-        deadline = time.monotonic() + self._boot_timeout_s
+        deadline = time.monotonic() + scaled_s(self._boot_timeout_s)
         with self._changed:
             while self.boots < boots:
                 left = deadline - time.monotonic()
@@ -195,7 +197,8 @@ class VirtualBoard:
             command: text for the board's shell, or a list of arguments.
             check: whether an exit status other than 0 raises an error.
             input: standard input of the command; None: it is empty.
-            timeout_s: limit of the command's duration. A command that exceeds it keeps running.
+            timeout_s: limit of the command's duration on a quiet host. A command that exceeds it
+                keeps running.
 
         Raises:
             BoardError: the board is off, or the command failed and `check` is true.
@@ -209,7 +212,7 @@ class VirtualBoard:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout_s,
+            timeout=scaled_s(timeout_s),
             env=dict(_ENVIRONMENT, CGROUPS=" ".join(map(str, self._cgroups.guests))),
         )
         if check and done.returncode:
@@ -260,7 +263,7 @@ class VirtualBoard:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=scaled_s(timeout_s),
         )
         if check and done.returncode:
             raise BoardError(f"{self.name}: ssh: exit status {done.returncode}: {done.stderr}")
@@ -271,7 +274,7 @@ class VirtualBoard:
         """Options of ssh, scp and Ansible that name the rack's key and the board's host key."""
         options = {
             "BatchMode": "yes",
-            "ConnectTimeout": "5",
+            "ConnectTimeout": str(round(scaled_s(5.0))),
             "GlobalKnownHostsFile": "/dev/null",
             "IdentitiesOnly": "yes",
             "IdentityFile": str(self.rack.key),

@@ -33,9 +33,14 @@ PYTHON = f"{HOME}/bin/python"
 AGENT = f"{HOME}/bin/latfarm-agent"
 
 _FOLDERS = {f"latfarm-{name}": name for name in ("protos", "predictors", "agent", "controller")}
-_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Name that wheels have for an architecture, by Debian's name."""
+
 _NEWEST_GLIBC = 36  # of Debian 12
 """Newest version 2.x of glibc that a wheel may need."""
+
+_MADE = ("__pycache__", "build", "dist")
+"""Folders in a distribution's source folder that are no part of its sources."""
 
 _INDEX = "pip's package index (`pip config list` tells which)"
 _PINNED_FROM = (3, 11)
@@ -113,14 +118,18 @@ def site(wanted: Sequence[str], python: str = "3.11", arch: str = "arm64") -> Pa
 
 
 def own(folder: Path, names: Sequence[str] = OWN) -> list[Path]:
-    """Build wheels of this checkout into a folder.
+    """Put wheels of this checkout into a folder, which is made if it is missing.
+
+    They are built if the cache folder does not have them for these sources.
 
     Raises:
         HostError: a wheel cannot be built.
     """
-    pip = _pip("wheel")
-    sources = [ROOT / _FOLDERS[name] for name in names]
-    command(*pip, "--no-deps", "--wheel-dir", folder, *sources, timeout_s=300.0)
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        built = _built(ROOT / _FOLDERS[name])
+        (wheel,) = built.glob("latfarm_*.whl")
+        shutil.copy(wheel, folder)
     return sorted(folder.glob("latfarm_*.whl"))
 
 
@@ -144,6 +153,24 @@ def install(board: VirtualBoard, packages: Path, agent: Sequence[Path] = ()) -> 
         board.write(AGENT, _SCRIPT, 0o755)
 
 
+def _built(source: Path) -> Path:
+    """The folder with the wheel of a distribution's source folder."""
+    digest = hashlib.sha256()
+    for path in sorted(source.rglob("*")):
+        inner = path.relative_to(source)
+        made = any(part.startswith(".") or part in _MADE for part in inner.parts)
+        if path.is_file() and not made:
+            digest.update(f"{inner}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    folder = _cached("own", [source.name, digest.hexdigest()])
+    with locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            with unfinished(folder) as scratch:
+                to = ("--no-deps", f"--wheel-dir={scratch}/wheels")
+                command(*_pip("wheel"), *to, source, timeout_s=300.0)
+                (scratch / "wheels").rename(folder)
+    return folder
+
+
 def _pip(verb: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check")
 
@@ -153,7 +180,7 @@ def _target(python: str, arch: str) -> list[str]:
 
     pip does not derive compatible older platforms, so all of them are listed.
     """
-    machine = _MACHINES[arch]
+    machine = MACHINES[arch]
     glibc = [f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)]
     names = [*glibc, "manylinux2014", "manylinux2010", "manylinux1", "linux"]
     chosen = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]

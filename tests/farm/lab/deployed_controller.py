@@ -11,16 +11,14 @@ from typing import Any
 from latfarm_controller.store.migrate import known_migrations
 
 from tests.farm.boards import wheels
-from tests.farm.boards.host import cache_dir
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.lab.enrolment import LabController, _connection
+from tests.farm.lab.wheelhouses import controller_folder
 
 HOME = "/var/lib/latfarm-controller"
 """Home of the deployed controller."""
 OWN = ("latfarm-protos", "latfarm-predictors", "latfarm-controller")
 """Distributions of this checkout that a controller installs."""
-PACKAGES = ("libgomp1", "openssl", "python3-apt")
-"""Debian packages that the role installs, and what Ansible installs them with."""
 
 _CONVERTS = "CREATE TABLE farm_test (x INTEGER);\n"
 _BREAKS = '\ndef tell_ready() -> bool:\n    raise SystemExit("this release never serves")\n'
@@ -47,9 +45,7 @@ class DeployedController(LabController):
         beside: Iterable[VirtualBoard] = (),
     ) -> None:
         """Write the inventory, which holds the one machine."""
-        fetched = cache_dir() / "wheelhouse" / "controller"
-        fetched.mkdir(parents=True, exist_ok=True)
-        given = {"controller_wheels_dir": str(fetched), "controller_compile": False}
+        given = {"controller_wheels_dir": str(controller_folder()), "controller_compile": False}
         variables = {**self._variables, **given}
         group = {"vars": variables, "hosts": {self.hub.name: _connection(self.hub)}}
         self._inventory.write_text(json.dumps({"controllers": group}))

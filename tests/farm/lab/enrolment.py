@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.farm.boards.host import cache_dir
+from tests.farm.boards.patience import scaled_s
 from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.boards.wheels import ROOT
+from tests.farm.lab.wheelhouses import boards_folder
 
 PLAYBOOKS = ROOT / "ansible"
 _BIN = Path(sys.executable).parent
@@ -28,8 +29,15 @@ _RECAP = re.compile(
 )
 """A line of the summary that Ansible prints at the end of a playbook."""
 
+_HEALTH_S = 180.0
+"""How long a board may take to be well on a quiet host, in seconds; the playbooks' default."""
+
+_CONNECT_S = 10.0
+"""How long Ansible waits for a connection on a quiet host, in seconds; its own default."""
+
 _PLAY_S = 1800.0
-"""Limit of the time that a playbook may take, in seconds; emulated boards are slow."""
+"""Limit of the time that a playbook may take on a quiet host, in seconds; emulated boards are
+slow."""
 
 
 def lacks() -> str:
@@ -85,6 +93,7 @@ class LabController:
             "latfarm_own_wheels": str(own),
             "latfarm_file_sd_dir": str(self.targets),
             "latfarm_file_sd_become": False,
+            "latfarm_health_timeout_s": round(scaled_s(_HEALTH_S)),
             **variables,
         }
         self.home.mkdir(mode=0o700)
@@ -148,7 +157,7 @@ class LabController:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_PLAY_S,
+            timeout=scaled_s(_PLAY_S),
         )
         hosts = list(_RECAP.finditer(done.stdout))
         return PlaybookResult(
@@ -198,7 +207,8 @@ class LabController:
         return listed
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "LATFARM_HOME": str(self.home)}
+        connecting = str(round(scaled_s(_CONNECT_S)))
+        return {**os.environ, "LATFARM_HOME": str(self.home), "ANSIBLE_TIMEOUT": connecting}
 
 
 def _connection(board: VirtualBoard) -> dict[str, Any]:
@@ -211,8 +221,8 @@ def _connection(board: VirtualBoard) -> dict[str, Any]:
 
 def _wheels(folder: Path) -> Path:
     """The folder of wheelhouses; wheels of other projects in it are kept in the cache folder."""
-    fetched = cache_dir() / "wheelhouse" / "others"
-    fetched.mkdir(parents=True, exist_ok=True)
+    fetched = boards_folder() / "others"
+    fetched.mkdir(exist_ok=True)
     place = folder / "wheels"
     place.mkdir()
     (place / "others").symlink_to(fetched)

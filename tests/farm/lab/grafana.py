@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.farm.boards import host, rootfs
+from tests.farm.boards.patience import scaled_s
 from tests.monitoring.rendering import DASHBOARD
 
 SOURCES = Path(__file__).parents[2] / "monitoring" / "grafana_panels"
@@ -31,10 +32,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 """Names of the browser's program; the first one that is found is used."""
 
 BUILD_S = 900.0
-"""How long installing the packages and bundling may take, in seconds."""
+"""How long installing the packages and bundling may take on a quiet host, in seconds."""
 
 DRAW_S = 400.0
-"""How long drawing may take on a busy host, in seconds."""
+"""How long drawing may take on a quiet host, in seconds."""
 
 STEPS = 160
 """Number of points of each line."""
@@ -117,10 +118,15 @@ def _run(folder: Path, *words: str) -> None:
     """
     try:
         done = subprocess.run(
-            words, cwd=folder, capture_output=True, text=True, check=False, timeout=BUILD_S
+            words,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=scaled_s(BUILD_S),
         )
     except subprocess.TimeoutExpired as error:
-        raise GrafanaError(f"{' '.join(words)}: no end after {BUILD_S:.0f} s") from error
+        raise GrafanaError(f"{' '.join(words)}: no end after {error.timeout:.0f} s") from error
     if done.returncode:
         raise GrafanaError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip()[-2000:]}")
 
@@ -163,10 +169,10 @@ def draw(
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=DRAW_S,
+                timeout=scaled_s(DRAW_S),
             )
         except subprocess.TimeoutExpired as error:
-            raise GrafanaError(f"the page drew nothing within {DRAW_S:.0f} s") from error
+            raise GrafanaError(f"the page drew nothing within {error.timeout:.0f} s") from error
     if done.returncode:
         raise GrafanaError((done.stdout + done.stderr).strip()[-4000:])
     return [_panel(panel) for panel in json.loads(done.stdout)["panels"]]

@@ -15,14 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.farm.boards import patience
+
 GIVE_UP_S = 90.0
-"""How long `until` waits before the test fails, in seconds."""
+"""How long `until` waits on a quiet host before the test fails, in seconds."""
 
 LOOK_S = 0.2
 """Time between two looks at a condition, in seconds."""
 
 _END_S = 30.0
-"""How long a process may take to end after a signal, in seconds; then it is killed."""
+"""How long a process may take to end after a signal on a quiet host, in seconds; then it is
+killed."""
 
 
 def until(
@@ -33,12 +36,17 @@ def until(
     Args:
         condition: called again and again.
         what: what is waited for, for the message of a test that waited in vain.
-        give_up_s: how long to wait.
+        give_up_s: how long to wait on a quiet host. On a busy one, time counts less, by the share
+            of a core that a process gets.
     """
-    deadline_s = time.monotonic() + give_up_s
+    left_s = give_up_s
+    last_s = time.monotonic()
     while not (answer := condition()):
-        told = what() if callable(what) else what
-        assert time.monotonic() < deadline_s, f"waited in vain: {told}"
+        now_s = time.monotonic()
+        left_s -= (now_s - last_s) * patience.share()
+        last_s = now_s
+        if left_s <= 0:
+            raise AssertionError(f"waited in vain: {what() if callable(what) else what}")
         time.sleep(LOOK_S)
     return answer
 
@@ -94,7 +102,7 @@ class LoggedProcess:
             self.send(signal.SIGCONT)
             self.send(number)
         try:
-            self._process.wait(_END_S)
+            self._process.wait(patience.scaled_s(_END_S))
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
             self._process.wait()
