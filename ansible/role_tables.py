@@ -1,7 +1,8 @@
 """Write the tables of variables in the READMEs of the collection's roles.
 
-Usage: `python ansible/role_tables.py`; with `--check` it fails if a table is stale. Each table comes
-from `meta/argument_specs.yml` of its role, and from the variables of boards that the role's files name.
+Usage: `python ansible/role_tables.py`; with `--check` it fails if a table is stale. Each table
+comes from `meta/argument_specs.yml` of its role. Roles also name the variables of boards that
+their files read.
 """
 
 from __future__ import annotations
@@ -62,7 +63,11 @@ def section(role: str) -> str:
     for part, options in specs(role).items():
         if options and options not in told:
             told.append(options)
-            lines += [*([f"Of `tasks_from: {part}`:", ""] if part != "main" else []), *table(options), ""]
+            lines += [
+                *([f"Of `tasks_from: {part}`:", ""] if part != "main" else []),
+                *table(options),
+                "",
+            ]
     if read := read_of_boards(role):
         names = ", ".join(f"`{name}`" for name in read)
         lines += [f"It reads these variables of a [board](../{SHARED}/README.md): {names}.", ""]

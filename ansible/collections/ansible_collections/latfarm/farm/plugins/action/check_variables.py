@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-
 from ansible_collections.latfarm.farm.plugins.plugin_utils.variables import declared, mistakes
 
 _ROLES = Path(__file__).parents[2] / "roles"
 """Folder of the collection's roles."""
+
+_REMEDY = (
+    "Correct the inventory or the command. If a variable is yours, and none of latfarm's, name it "
+    "in latfarm_other_variables"
+)
 
 _OLD_PATHS_END = "0.2.0"
 """First version without the playbooks at their old paths."""
@@ -37,10 +41,8 @@ class ActionModule(ActionBase):
         result["changed"] = False
         if found:
             result["failed"] = True
-            result["msg"] = (
-                f"{given.get('inventory_hostname', '')}: {'; '.join(found)}. Correct the inventory or the command. "
-                "A variable of yours with such a name can be named in latfarm_other_variables"
-            )
+            host = given.get("inventory_hostname", "")
+            result["msg"] = f"{host}: {'; '.join(found)}. {_REMEDY}"
         return result
 
     def _others(self, given: dict[str, Any]) -> set[str]:

@@ -29,7 +29,8 @@ description:
 author: latfarm
 options:
   plugin:
-    description: The name of this plugin. C(latfarm) is its old name, which works until version 0.2.0.
+    description:
+      - The name of this plugin. C(latfarm) is its old name, which works until version 0.2.0.
     required: true
     choices: [latfarm.farm.boards, latfarm]
   command:
