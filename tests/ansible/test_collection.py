@@ -33,6 +33,7 @@ ROLE_NAMES = {
 }
 BOOKS = sorted(path.stem for path in PLAYBOOKS.glob("*.yml"))
 ACTIONS = ("include_role", "import_role")
+CONTROLLER_PARTS = tuple(f"controller/tasks/{part}" for part in ("main", "upgrade", "restore"))
 
 pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(600)]
 
@@ -124,9 +125,6 @@ def test_every_play_checks_the_names_of_variables_first() -> None:
         assert needed == {"role": "latfarm.farm.board"}
 
 
-CONTROLLER_PARTS = tuple(f"controller/tasks/{part}" for part in ("main", "upgrade", "restore"))
-
-
 def test_nothing_is_looked_for_outside_of_the_collection() -> None:
     for path in COLLECTION.rglob("*"):
         if path.suffix in (".yml", ".j2", ".sh"):
@@ -156,10 +154,12 @@ def test_the_other_old_paths_lead_to_the_collection() -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a user who has installed the built collection, and nothing else."""
     home = tmp_path_factory.mktemp("user")
+    config = home / "ansible.cfg"
+    config.write_text("[defaults]\n")
     environment = {
         "HOME": str(home),
         "ANSIBLE_HOME": str(home / ".ansible"),
-        "ANSIBLE_CONFIG": "/dev/null",
+        "ANSIBLE_CONFIG": str(config),
         "ANSIBLE_COLLECTIONS_PATH": str(home / "collections"),
     }
     built = run(

@@ -17,6 +17,9 @@ _REMEDY = (
     "in latfarm_other_variables"
 )
 
+_OLD_PATH = "latfarm_old_path"
+"""The variable by which a playbook at an old path tells its path."""
+
 _OLD_PATHS_END = "0.2.0"
 """First version without the playbooks at their old paths."""
 
@@ -31,13 +34,13 @@ class ActionModule(ActionBase):
         """Fail with one sentence for each variable that latfarm does not have."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = task_vars or {}
-        if old := given.get("latfarm_old_path"):
+        if old := given.get(_OLD_PATH):
             self._display.deprecated(
                 f"{old} is the old path of a playbook. Run latfarm.farm.{_name(old)} instead",
                 version=_OLD_PATHS_END,
                 collection_name="latfarm.farm",
             )
-        found = mistakes(given, declared(_ROLES), self._others(given))
+        found = mistakes(given, declared(_ROLES), {_OLD_PATH, *self._others(given)})
         result["changed"] = False
         if found:
             result["failed"] = True
