@@ -202,6 +202,7 @@ def test_installed_plugins_and_roles_are_documented(installed: dict[str, str]) -
     for words, told in (
         (("-t", "inventory", "latfarm.farm.boards"), "boards of a latfarm controller"),
         (("latfarm.farm.check_variables",), "latfarm_other_variables"),
+        (("-t", "filter", "latfarm.farm.neighbours"), "The boards on the machine of a board"),
         (("-t", "role", "latfarm.farm.board"), "latfarm_runtimes"),
     ):
         done = run("ansible-doc", *words, cwd=home, **installed)
