@@ -21,7 +21,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 
-FILE = Path(__file__).with_name("dashboard.json")
+COLLECTION = Path(__file__).parents[1] / "collections/ansible_collections/latfarm/farm"
+"""The Ansible collection, whose role `monitoring` brings the dashboard to Grafana."""
+
+FILE = COLLECTION / "roles/monitoring/files/dashboard.json"
 """The file that this program writes."""
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -1,7 +1,7 @@
 """Draws each panel of the dashboard as an SVG file from the data of Prometheus, without Grafana.
 
 Usage: `python docs/monitoring/draw.py http://127.0.0.1:9090 FOLDER [--minutes 60]`. The data are
-results of `query_range` for the expressions in `ansible/monitoring/dashboard.json`.
+results of `query_range` for the expressions in the dashboard of the role `monitoring`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-DASHBOARD = Path(__file__).parents[2] / "ansible" / "monitoring" / "dashboard.json"
+COLLECTION = "ansible/collections/ansible_collections/latfarm/farm"
+DASHBOARD = Path(__file__).parents[2] / COLLECTION / "roles/monitoring/files/dashboard.json"
 WIDTH, PLOT, LEFT, RIGHT, TOP, LINE = 640, 180, 74, 16, 44, 15
 """Sizes in pixels: width of the picture, height of the plot, three margins, line of the legend."""
 

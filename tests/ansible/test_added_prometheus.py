@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.ansible.collection import plugin
+
 pytest.importorskip("ansible", reason="Ansible is not installed: make setup-farm")
 
-PLUGIN = Path(__file__).parents[2] / "ansible/filter_plugins/latfarm_prometheus.py"
 WANTED = {
     "rule_files": ["/etc/prometheus/latfarm.rules.yml"],
     "scrape_config_files": ["/etc/prometheus/latfarm.scrape.yml"],
@@ -33,12 +32,7 @@ scrape_configs:
 
 
 def added(text: str, wanted: dict[str, list[str]]) -> str:
-    spec = importlib.util.spec_from_file_location("latfarm_prometheus", PLUGIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Any = module.FilterModule().filters()["latfarm_added"]
+    function: Any = plugin("filter/prometheus.py").FilterModule().filters()["added"]
     return str(function(text, wanted))
 
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.ca_rotation import CaRotation
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import NEEDS_ANSIBLE, run
+
 NAMES = ("farm.example.org", "192.0.2.1")
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
-    ),
+    NEEDS_ANSIBLE,
     pytest.mark.skipif(
         shutil.which("openssl") is None,
         reason="openssl is not installed: the role makes certificates with it",
@@ -32,32 +27,23 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def book() -> Iterator[Path]:
-    """A playbook with only this role, in the folder from which Ansible finds roles."""
-    path = ROOT / "ansible" / f".test-authority-{os.getpid()}.yml"
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A playbook with only this part of the role."""
+    path = tmp_path_factory.mktemp("authority") / "book.yml"
+    role = {"name": "latfarm.farm.certificates", "tasks_from": "authority"}
     play = {
         "hosts": "localhost",
         "connection": "local",
         "gather_facts": False,
-        "roles": ["latfarm", "authority"],
+        "tasks": [{"name": "Create the authority", "ansible.builtin.import_role": role}],
     }
-    try:
-        path.write_text(json.dumps([play]))
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    path.write_text(json.dumps([play]))
+    return path
 
 
 def played(book: Path, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the role."""
-    return subprocess.run(
-        [str(BIN / "ansible-playbook"), "-vvv", str(book)],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "LATFARM_HOME": str(home), **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    return run("ansible-playbook", "-vvv", book, LATFARM_HOME=str(home), **variables)
 
 
 def changed(book: Path, home: Path) -> int:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.registry import Registry
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import NEEDS_ANSIBLE, run
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
-    ),
+    NEEDS_ANSIBLE,
     pytest.mark.skipif(
         not (shutil.which("openssl") and shutil.which("ssh")), reason="needs openssl and ssh"
     ),
@@ -27,23 +22,17 @@ pytestmark = [
 ]
 
 
-def unenroll(home: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def unenroll(
+    home: Path, folder: Path, *words: str, book: str = "latfarm.farm.unenroll"
+) -> subprocess.CompletedProcess[str]:
     """Take the board `gone` out of the farm; nothing listens where its ssh would be."""
     inventory = folder / "inventory.yml"
     gone = {"ansible_host": "127.0.0.1", "ansible_port": 1, "latfarm_file_sd_dir": str(folder)}
     inventory.write_text(json.dumps({"boards": {"hosts": {"gone": gone}}}))
-    return subprocess.run(
-        [str(BIN / "ansible-playbook"), "-i", str(inventory), "ansible/unenroll.yml", *words],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "LATFARM_HOME": str(home),
-            "LATFARM_LOCAL_AGENT": "0",
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+    return run(
+        *("ansible-playbook", "-i", inventory, book, *words),
+        LATFARM_HOME=str(home),
+        LATFARM_LOCAL_AGENT="0",
     )
 
 
@@ -67,8 +56,13 @@ def test_a_board_that_is_gone_leaves_and_its_certificates_are_revoked(tmp_path: 
     assert not (tmp_path / "gone.json").exists()
     assert "Stop the services" not in done.stdout or "skipping: [gone]" in done.stdout
 
-    again = unenroll(home, tmp_path, "--limit", "gone")
+    # The old path of the playbook does the same, and says what its new name is.
+    assert "old path" not in done.stderr
+    again = unenroll(home, tmp_path, "--limit", "gone", book="ansible/unenroll.yml")
     assert again.returncode == 0, again.stdout + again.stderr
+    told = " ".join(again.stderr.split())
+    assert "[DEPRECATION WARNING]: ansible/unenroll.yml is the old path of a playbook" in told
+    assert "Run latfarm.farm.unenroll instead" in told
 
 
 def test_a_board_whose_certificate_is_not_known_leaves_and_it_is_said(tmp_path: Path) -> None:

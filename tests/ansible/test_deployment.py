@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ROLES = Path(__file__).parents[2] / "ansible" / "roles"
-DEPLOYMENT = ROLES / "upgrade/files/deployment.sh"
-PRUNE = ROLES / "release/files/prune-releases.sh"
+ROLES = Path(__file__).parents[2] / "ansible/collections/ansible_collections/latfarm/farm/roles"
+DEPLOYMENT = ROLES / "agent/files/deployment.sh"
+PRUNE = ROLES / "agent/files/prune-releases.sh"
 
 PLAIN = "-"
 SHARED = "/agents/phone-1"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ANSIBLE = ROOT / "ansible"
-ROLE = ANSIBLE / "roles/prometheus"
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import COLLECTIONS, NEEDS_ANSIBLE, ROLES, run
+
+ROLE = ROLES / "monitoring"
 THEIRS = "# Ours.\nrule_files:\n  - rules/*.yml\nscrape_configs: []\n"
 
 PROMTOOL = """\
@@ -27,9 +25,7 @@ esac
 """
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
-    ),
+    NEEDS_ANSIBLE,
     pytest.mark.skipif(os.geteuid() != 0, reason="the role writes files that belong to root"),
     pytest.mark.timeout(300),
 ]
@@ -54,9 +50,9 @@ class MonitoringMachine:
             "gather_facts": False,
             "vars_files": [str(defaults)],
             "tasks": [
-                {"ansible.builtin.import_tasks": str(ROLE / "tasks/existing.yml")},
+                {"ansible.builtin.import_tasks": str(ROLE / "tasks/prometheus_existing.yml")},
                 {
-                    "ansible.builtin.include_tasks": str(ROLE / "tasks/add.yml"),
+                    "ansible.builtin.include_tasks": str(ROLE / "tasks/prometheus_add.yml"),
                     "when": "prometheus_added",
                 },
             ],
@@ -82,17 +78,10 @@ class MonitoringMachine:
     def play(self, **variables: object) -> tuple[bool, str]:
         """Run the tasks: whether they succeeded, and what Ansible printed, in one line."""
         given = {**self._variables, **variables}
-        done = subprocess.run(
-            [str(BIN / "ansible-playbook"), str(self._book), "-e", json.dumps(given)],
+        done = run(
+            *("ansible-playbook", self._book, "-e", json.dumps(given)),
             cwd=self._folder,
-            env={
-                **os.environ,
-                "ANSIBLE_FILTER_PLUGINS": str(ANSIBLE / "filter_plugins"),
-                "ANSIBLE_NOCOLOR": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            ANSIBLE_COLLECTIONS_PATH=str(COLLECTIONS),
         )
         return done.returncode == 0, " ".join((done.stdout + done.stderr).split())
 

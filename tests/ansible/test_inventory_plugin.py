@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,35 +14,19 @@ from latfarm_controller.app.summaries import BoardSummary
 from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.cli.farm.ansible_inventory import group_of, inventory_yaml
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import NEEDS_ANSIBLE, run
 
 TEMPLATE = "{{ 1 + 1 }}"
 """What a board that lies may give as the name of a platform."""
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (BIN / "ansible-inventory").exists(), reason="Ansible is not installed: make setup-farm"
-    ),
-    pytest.mark.timeout(300),
-]
+pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
 
 
 def listed(inventory: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "ANSIBLE_NOCOLOR": "1",
-        "LATFARM_HOME": str(home),
-        "LATFARM_LOCAL_AGENT": "false",
-        "PATH": f"{BIN}:{os.environ['PATH']}",
-    }
-    return subprocess.run(
-        ("ansible-inventory", "-i", str(inventory), "--list"),
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+    return run(
+        *("ansible-inventory", "-i", inventory, "--list"),
+        LATFARM_HOME=str(home),
+        LATFARM_LOCAL_AGENT="false",
     )
 
 
@@ -77,7 +59,7 @@ def home(tmp_path: Path) -> Path:
 def test_boards_become_hosts_and_tags_become_groups(home: Path, tmp_path: Path) -> None:
     source = tmp_path / "boards.latfarm.yml"
     by_owner = "keyed_groups:\n  - key: latfarm_owner\n    prefix: of\n"
-    source.write_text(f"---\nplugin: latfarm\n{by_owner}")
+    source.write_text(f"---\nplugin: latfarm.farm.boards\n{by_owner}")
     done = listed(source, home)
     assert done.returncode == 0, done.stderr
     told = plain(json.loads(done.stdout))
@@ -87,20 +69,28 @@ def test_boards_become_hosts_and_tags_become_groups(home: Path, tmp_path: Path) 
     assert told["of_alice"]["hosts"] == ["orin-1", "orin-2", "pi-1"]
     variables = told["_meta"]["hostvars"]["orin-1"]
     assert (variables["ansible_host"], variables["latfarm_location"]) == ("127.0.0.1", "rack 3")
+    # The roles read the host and the port apart.
+    assert (variables["latfarm_address"], variables["latfarm_port"]) == ("127.0.0.1", 1)
     assert variables["latfarm_state"] == "unreachable"
     assert variables["latfarm_tags"] == ["jetson", "lab.2"]
+    # The old name of the plugin works, and says what the new one is.
+    assert "Name it" not in done.stderr
     source.write_text("---\nplugin: latfarm\ntags: [jetson, lab.2]\ngroup_prefix: has_\n")
-    some = plain(json.loads(listed(source, home).stdout))
+    old = listed(source, home)
+    assert "names the inventory plugin latfarm. Name it latfarm.farm.boards" in " ".join(
+        old.stderr.split()
+    )
+    some = plain(json.loads(old.stdout))
     assert some["boards"]["hosts"] == ["orin-1"]
     assert some["has_jetson"]["hosts"] == ["orin-1"]
 
 
 def test_a_failure_of_latfarm_is_told(home: Path, tmp_path: Path) -> None:
     source = tmp_path / "boards.latfarm.yml"
-    source.write_text("---\nplugin: latfarm\ntags: ['no tag']\n")
+    source.write_text("---\nplugin: latfarm.farm.boards\ntags: ['no tag']\n")
     done = listed(source, home)
     assert "tag 'no tag': letters, digits" in done.stderr
-    source.write_text("---\nplugin: latfarm\ncommand: no-such-latfarm\n")
+    source.write_text("---\nplugin: latfarm.farm.boards\ncommand: no-such-latfarm\n")
     assert "no-such-latfarm cannot be run" in listed(source, home).stderr
 
 
@@ -117,6 +107,8 @@ def test_the_exported_inventory_is_the_same(tmp_path: Path, home: Path) -> None:
     assert told["boards"]["hosts"] == ["deep", "orin-1"]
     assert told["jetson"]["hosts"] == ["deep", "orin-1"]
     assert told[group_of("all")]["hosts"] == told["tag_2nd"]["hosts"] == ["orin-1"]
-    assert told["_meta"]["hostvars"]["orin-1"]["ansible_host"] == "2001:db8::7"
-    assert "ansible_host" not in told["_meta"]["hostvars"]["deep"]
+    variables = told["_meta"]["hostvars"]["orin-1"]
+    assert variables["ansible_host"] == variables["latfarm_address"] == "2001:db8::7"
+    assert variables["latfarm_port"] == 50051
+    assert not {"ansible_host", "latfarm_address"} & set(told["_meta"]["hostvars"]["deep"])
     assert told["_meta"]["hostvars"]["deep"]["latfarm_platforms"] == [TEMPLATE]

@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ANSIBLE = ROOT / "ansible"
-ROLES = ANSIBLE / "roles"
-BIN = Path(sys.executable).parent
-PLAYBOOKS = ("enroll", "unenroll", "upgrade", "rollback", "rotate-certs", "check", "monitoring")
+from tests.ansible.collection import (
+    COLLECTION,
+    NEEDS_ANSIBLE,
+    PLAYBOOKS,
+    ROLES,
+    ROOT,
+    load,
+    playbook_folder,
+    run,
+)
+
+BOOKS = ("enroll", "unenroll", "upgrade", "rollback", "rotate_certs", "check", "monitoring")
+"""Playbooks of boards and of monitoring; those of a controller have tests of their own."""
+
 DESCRIBED_IN = {"monitoring": "docs/monitoring.md"}
 """Pages that describe a playbook; docs/how-to/enrol.md describes all others."""
 
 TYPES = ("linux_cpu", "jetson", "ncs2", "imx93", "imx8mp", "android_host")
 """Types of boards, by the names of their groups in the inventory."""
 
-NEEDS_ANSIBLE = pytest.mark.skipif(
-    not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
-)
-
 pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
-
-
-def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, ANSIBLE_NOCOLOR="1", PATH=f"{BIN}:{os.environ['PATH']}")
-    return subprocess.run(
-        words,
-        cwd=ROOT,
-        env={**environment, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-
-
-def load(path: Path) -> Any:
-    # yaml is installed with Ansible only, and has no type hints.
-    return importlib.import_module("yaml").safe_load(path.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +45,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
     folder = tmp_path_factory.mktemp("rendered")
     templates = {
         path.name.removesuffix(".j2"): str(path)
-        for role in ("services", "devices", "clock", "journal", "settings")
+        for role in ("agent", "host")
         for path in sorted((ROLES / role / "templates").glob("*.j2"))
     }
     looked_up = ", ".join(
@@ -67,7 +53,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
         for name, path in templates.items()
     )
     resolved = ", ".join(
-        f"'{name}': {name}" for name in sorted(load(ROLES / "latfarm/defaults/main.yml"))
+        f"'{name}': {name}" for name in sorted(load(ROLES / "board/defaults/main.yml"))
     )
     play = {
         "hosts": "boards",
@@ -77,7 +63,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
             "board_is": {"groups": ["video"]},
             "ansible_python_interpreter": sys.executable,
         },
-        "roles": ["latfarm"],
+        "roles": ["latfarm.farm.board"],
         "tasks": [
             {
                 "name": "Render",
@@ -89,33 +75,20 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
             },
         ],
     }
-    book = ANSIBLE / f".test-{os.getpid()}.yml"
-    try:
-        book.write_text(json.dumps([play]))
-        done = run(
-            *(str(BIN / "ansible-playbook"), "-i", "ansible/inventory.example.yml", str(book)),
-            LATFARM_HOME=str(folder),
-        )
-    finally:
-        book.unlink(missing_ok=True)
+    book = playbook_folder(folder / "play") / "book.yml"
+    book.write_text(json.dumps([play]))
+    done = run(
+        *("ansible-playbook", "-i", "ansible/inventory.example.yml", book),
+        LATFARM_HOME=str(folder),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
 
 
-def test_the_linter_finds_nothing() -> None:
-    if not (BIN / "ansible-lint").exists():
-        pytest.skip("ansible-lint is not installed: make setup-farm")
-    done = run(
-        *(str(BIN / "ansible-lint"), "--profile", "production", "--offline", "-q"),
-        *(str(ANSIBLE / f"{name}.yml") for name in PLAYBOOKS),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_playbooks_parse() -> None:
     inventory = ("-i", "ansible/inventory.example.yml")
-    books = [f"ansible/{name}.yml" for name in PLAYBOOKS]
-    done = run(str(BIN / "ansible-playbook"), "--syntax-check", *inventory, *books)
+    books = [f"latfarm.farm.{name}" for name in BOOKS]
+    done = run("ansible-playbook", "--syntax-check", *inventory, *books)
     assert done.returncode == 0, done.stderr
     assert all(f"playbook: {book}" in done.stdout for book in books)
 
@@ -123,13 +96,13 @@ def test_playbooks_parse() -> None:
 def test_the_example_has_a_board_of_every_type(hosts: Mapping[str, Mapping[str, Any]]) -> None:
     types = {host["vars"]["latfarm_type"] for host in hosts.values()}
     assert types == {name.replace("_", "-") for name in TYPES}
-    assert {path.stem for path in (ANSIBLE / "group_vars").glob("*.yml")} == set(TYPES)
+    assert {path.stem for path in (PLAYBOOKS / "group_vars").glob("*.yml")} == set(TYPES)
 
 
 @pytest.mark.parametrize("name", TYPES)
 def test_the_variables_of_each_type_are_used(name: str) -> None:
-    defaults = (ROLES / "latfarm/defaults/main.yml").read_text()
-    for variable in load(ANSIBLE / "group_vars" / f"{name}.yml"):
+    defaults = (ROLES / "board/defaults/main.yml").read_text()
+    for variable in load(PLAYBOOKS / "group_vars" / f"{name}.yml"):
         if variable != "latfarm_type":
             assert variable.startswith("latfarm_type_")
             assert f"{variable} | default" in defaults, variable
@@ -226,42 +199,70 @@ def test_udev_rules_give_devices_to_the_worker_alone(
             assert re.match(r'(SUBSYSTEM|KERNEL)=="', rule)
 
 
+def udevadm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["udevadm", *words], capture_output=True, text=True)
+
+
 def test_udev_understands_the_rules(hosts: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> None:
-    if shutil.which("udevadm") is None or "verify" not in run("udevadm", "--help").stdout:
+    if shutil.which("udevadm") is None or "verify" not in udevadm("--help").stdout:
         pytest.skip("this udevadm cannot verify rules")
     for name, host in hosts.items():
         file = tmp_path / f"70-{name}.rules"
         file.write_text(host["70-latfarm.rules"])
-        done = run("udevadm", "verify", "--resolve-names=never", str(file))
+        done = udevadm("verify", "--resolve-names=never", str(file))
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def imported(book: str) -> Iterator[tuple[str, str, str]]:
+    """Role, part and condition of each role that a playbook imports."""
+    for play in load(PLAYBOOKS / f"{book}.yml"):
+        for task in play["tasks"]:
+            if role := task.get("ansible.builtin.import_role"):
+                name = str(role["name"]).removeprefix("latfarm.farm.")
+                yield name, str(role.get("tasks_from", "main")), str(task.get("when", ""))
+
+
 def test_all_tags_are_documented() -> None:
-    for name in PLAYBOOKS:
+    for name in BOOKS:
         told = (ROOT / DESCRIBED_IN.get(name, "docs/how-to/enrol.md")).read_text()
-        for play in load(ANSIBLE / f"{name}.yml"):
-            for role in play.get("roles", []):
-                for tag in role.get("tags", []):
-                    assert tag == "always" or f"`{tag}`" in told, tag
+        roles = [
+            load(ROLES / role / "tasks/main.yml")
+            for role, part, _ in imported(name)
+            if part == "main"
+        ]
+        plays = [play["tasks"] for play in load(PLAYBOOKS / f"{name}.yml")]
+        tags = {tag for tasks in (*plays, *roles) for task in tasks for tag in task.get("tags", [])}
+        for tag in tags - {"always"}:
+            assert f"`{tag}`" in told, (name, tag)
 
 
 def test_enrolment_changes_nothing_that_a_member_runs() -> None:
-    """Only these roles may run for a board that may be measuring; the others are guarded."""
-    harmless = {"board", "authority", "wheels", "certificate", "health", "standing"}
-    (play,) = load(ANSIBLE / "enroll.yml")
-    for role in play["roles"]:
-        guard = str(role.get("when", ""))
-        if role["role"] == "pending":
+    """Only these parts may run for a board that may be measuring; the others are guarded."""
+    harmless = {
+        *(
+            ("board", "look"),
+            ("board", "health"),
+            ("registration", "standing"),
+            ("agent", "wheels"),
+        ),
+        *(("certificates", "authority"), ("certificates", "certificate")),
+    }
+    parts = list(imported("enroll"))
+    assert harmless <= {(role, part) for role, part, _ in parts}
+    for role, part, guard in parts:
+        if (role, part) == ("agent", "pending"):
             assert guard == "board_member"
-        elif role["role"] not in harmless:
-            assert guard.startswith("not board_member"), role
+        elif (role, part) not in harmless:
+            assert guard.startswith("not board_member"), (role, part)
 
 
 def test_a_rollback_keeps_every_file_that_an_upgrade_brings() -> None:
     """What `pending` compares is what deployment.sh keeps; both lists must name the same files."""
-    kept = (ROLES / "upgrade/files/deployment.sh").read_text()
-    names = re.findall(r"path: \"?([^,\"]+)", (ROLES / "pending/vars/main.yml").read_text())
+    kept = (ROLES / "agent/files/deployment.sh").read_text()
+    names = re.findall(r"path: \"?([^,\"]+)", (ROLES / "agent/vars/main.yml").read_text())
     assert len(names) >= 10
+    for template in re.findall(r"from: ([^}]+)}", (ROLES / "agent/vars/main.yml").read_text()):
+        assert (ROLES / "agent" / template).exists(), template
     for name in names:
         last = name.rpartition("/")[2]
         unit = re.fullmatch(r"\{\{ latfarm_(agent|worker|settings)_unit \}\}", last)
@@ -270,7 +271,7 @@ def test_a_rollback_keeps_every_file_that_an_upgrade_brings() -> None:
 
 
 def test_every_handler_that_a_task_notifies_exists() -> None:
-    roles = sorted((ROOT / "ansible" / "roles").iterdir())
+    roles = sorted(ROLES.iterdir())
     notified = 0
     for role in roles:
         handlers = role / "handlers" / "main.yml"
@@ -278,6 +279,6 @@ def test_every_handler_that_a_task_notifies_exists() -> None:
         known = set(re.findall(r"^- name: (.+)$", text, re.MULTILINE))
         for tasks in sorted((role / "tasks").glob("*.yml")):
             for name in re.findall(r"^ *notify: (.+)$", tasks.read_text(), re.MULTILINE):
-                assert name in known, f"{tasks.relative_to(ROOT)} notifies {name!r}"
+                assert name in known, f"{tasks.relative_to(COLLECTION)} notifies {name!r}"
                 notified += 1
     assert notified >= 10

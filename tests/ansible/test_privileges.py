@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,26 +11,24 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ANSIBLE = ROOT / "ansible"
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import (
+    BIN,
+    COLLECTION,
+    COLLECTIONS,
+    NEEDS_ANSIBLE,
+    PLAYBOOKS,
+    ROLES,
+    load,
+    run,
+)
+
 HERE = ("localhost", "{{ latfarm_file_sd_host }}")
 """Hosts to which tasks are delegated that run on the controller."""
 
 OF_MONITORING = "{{ latfarm_file_sd_become | bool }}"
 """Becomes root on another machine than the controller only; see `test_the_default_...`."""
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (BIN / "ansible-playbook").exists(), reason="Ansible is not installed: make setup-farm"
-    ),
-    pytest.mark.timeout(300),
-]
-
-
-def load(path: Path) -> Any:
-    # yaml is installed with Ansible only, and has no type hints.
-    return importlib.import_module("yaml").safe_load(path.read_text())
+pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
 
 
 def tasks_of(entries: Any, inherited: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -48,10 +44,10 @@ def tasks_of(entries: Any, inherited: dict[str, Any]) -> Iterator[dict[str, Any]
 
 
 def every_task() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted(ANSIBLE.glob("roles/*/tasks/*.yml")):
+    for path in sorted(ROLES.glob("*/tasks/*.yml")):
         for task in tasks_of(load(path), {}):
-            yield str(path.relative_to(ANSIBLE)), task
-    for path in sorted(ANSIBLE.glob("*.yml")):
+            yield str(path.relative_to(COLLECTION)), task
+    for path in sorted(PLAYBOOKS.glob("*.yml")):
         for play in load(path):
             if isinstance(play, dict):
                 for key in ("tasks", "pre_tasks", "post_tasks"):
@@ -69,12 +65,12 @@ def test_no_task_becomes_root_on_the_controller() -> None:
 
 
 def test_the_default_becomes_root_on_another_machine_only() -> None:
-    defaults = load(ANSIBLE / "roles/latfarm/defaults/main.yml")
+    defaults = load(ROLES / "board/defaults/main.yml")
     assert defaults["latfarm_file_sd_become"] == "{{ latfarm_file_sd_host != 'localhost' }}"
 
 
 class RegistrationRun:
-    """The role `registration`, in a play that becomes a user who does not exist here.
+    """The role `latfarm.farm.registration`, in a play that becomes a user who does not exist here.
 
     A task that becomes this user on the controller fails, or calls a sudo that refuses all.
 
@@ -100,7 +96,7 @@ class RegistrationRun:
             "become": True,
             "become_user": "somebody-else",
             "gather_facts": False,
-            "roles": ["latfarm", "registration"],
+            "roles": ["latfarm.farm.registration"],
         }
         book = work / "book.yml"
         book.write_text(json.dumps([play]))
@@ -109,22 +105,13 @@ class RegistrationRun:
             "ansible_python_interpreter": sys.executable,
             **variables,
         }
-        command = [str(BIN / "ansible-playbook"), "-i", str(inventory), str(book)]
-        self.done = subprocess.run(
-            [*command, "-e", json.dumps(given)],
+        self.done = run(
+            *("ansible-playbook", "-i", inventory, book, "-e", json.dumps(given)),
             cwd=work,
-            env={
-                **os.environ,
-                "ANSIBLE_ROLES_PATH": str(ANSIBLE / "roles"),
-                "ANSIBLE_FILTER_PLUGINS": str(ANSIBLE / "filter_plugins"),
-                "ANSIBLE_NOCOLOR": "1",
-                "PATH": f"{programs}:{os.environ['PATH']}",
-                "LATFARM_HOME": str(home),
-                "LATFARM_LOCAL_AGENT": "0",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
+            ANSIBLE_COLLECTIONS_PATH=str(COLLECTIONS),
+            PATH=f"{programs}:{BIN}:{os.environ['PATH']}",
+            LATFARM_HOME=str(home),
+            LATFARM_LOCAL_AGENT="0",
         )
         self.asked_sudo = (work / "sudo.log").exists()
         boards = home / "boards.json"

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ANSIBLE = ROOT / "ansible"
-BIN = Path(sys.executable).parent
+from tests.ansible.collection import BIN, ROLES, playbook_folder, plugin, run
 
 pytestmark = pytest.mark.timeout(300)
 
 Inventory = dict[str, dict[str, Any]]
-
-
-def filters() -> ModuleType:
-    path = ANSIBLE / "filter_plugins/latfarm_boards.py"
-    spec = importlib.util.spec_from_file_location("latfarm_boards", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+FILTERS = plugin("filter/boards.py")
 
 
 def rack(count: int) -> Inventory:
@@ -48,13 +34,13 @@ def rack(count: int) -> Inventory:
 
 
 def conflicts(boards: Inventory) -> list[str]:
-    found: list[str] = filters().conflicts(list(boards), boards)
+    found: list[str] = FILTERS.conflicts(list(boards), boards)
     return found
 
 
 def test_boards_of_one_address_are_neighbours() -> None:
     boards = {**rack(3), "nuc-1": {"ansible_host": "192.0.2.11"}, "nuc-2": {}}
-    of = filters().neighbours
+    of = FILTERS.neighbours
     assert of(boards, boards, "phone-1") == ["phone-0", "phone-1", "phone-2"]
     assert of(boards, boards, "nuc-1") == ["nuc-1"]
     assert of(boards, boards, "nuc-2") == ["nuc-2"]
@@ -102,7 +88,7 @@ def test_a_name_that_no_unit_can_have_is_refused() -> None:
 
 def test_the_adb_server_reaches_the_chosen_phones_alone() -> None:
     boards = rack(3)
-    phones = filters().tcp_phones
+    phones = FILTERS.tcp_phones
     assert phones(boards, boards) == []
     boards["phone-0"].update(latfarm_adb_serial="192.0.2.7:5555", latfarm_adb_network=True)
     boards["phone-1"].update(latfarm_adb_serial="[2001:db8::1]:5555", latfarm_adb_network=True)
@@ -124,7 +110,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
     groups = {"boards": {"children": {"android_host": {"hosts": boards}}}}
     inventory.write_text(json.dumps(groups))
     names = ("latfarm-agent.service", "latfarm-worker.service", "latfarm-adb.service", "agent.env")
-    place = ANSIBLE / "roles/services/templates"
+    place = ROLES / "agent/templates"
     texts = ", ".join(
         f"'{name}': lookup('ansible.builtin.template', '{place}/{name}.j2')" for name in names
     )
@@ -133,7 +119,7 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
         "gather_facts": False,
         "connection": "local",
         "vars": {"board_is": {"groups": []}, "ansible_python_interpreter": sys.executable},
-        "roles": ["latfarm"],
+        "roles": ["latfarm.farm.board"],
         "tasks": [
             {
                 "name": "Render",
@@ -145,19 +131,9 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str,
             }
         ],
     }
-    book = ANSIBLE / f".test-shared-{os.getpid()}.yml"
-    try:
-        book.write_text(json.dumps([play]))
-        done = subprocess.run(
-            [str(BIN / "ansible-playbook"), "-i", str(inventory), str(book)],
-            cwd=ROOT,
-            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "LATFARM_HOME": str(folder)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        book.unlink(missing_ok=True)
+    book = playbook_folder(folder / "play") / "book.yml"
+    book.write_text(json.dumps([play]))
+    done = run("ansible-playbook", "-i", inventory, book, LATFARM_HOME=str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.stem: json.loads(path.read_text()) for path in folder.glob("phone-*.json")}
 

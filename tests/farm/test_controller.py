@@ -179,7 +179,7 @@ def test_an_upgrade_converts_the_store(lab: DeploymentLab) -> None:
     good = deployed_controller.altered_release(lab.own, lab.folder / "good", breaks=False)
     kept = play(lab, "controller.yml", good)
     assert kept.well, kept.out
-    assert "ansible/upgrade-controller.yml brings" in kept.out
+    assert "latfarm.farm.upgrade_controller brings" in kept.out
     assert release(lab) == before[0], "deploying again never changes the release"
     played = play(lab, "upgrade-controller.yml", good)
     assert played.well, played.out

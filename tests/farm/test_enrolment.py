@@ -204,7 +204,7 @@ def test_a_check_reports_changed_files_and_changes_nothing(lab: EnrolmentLab) ->
     left = lab.controller.play("enroll.yml", "--limit", "nuc-0")
     assert left.well, left.out
     assert left.changed == {"nuc-0": 0}
-    assert "ansible/upgrade.yml brings: /etc/latfarm/agent.json" in " ".join(left.out.split())
+    assert "latfarm.farm.upgrade brings: /etc/latfarm/agent.json" in " ".join(left.out.split())
     mended = lab.controller.play("upgrade.yml", "--limit", "nuc-0,nuc-1")
     assert mended.well, mended.out
     assert mended.changed["nuc-0"] > 0

@@ -1,4 +1,4 @@
-"""Templates of `ansible/monitoring.yml`, rendered as Ansible does."""
+"""Templates of `latfarm.farm.monitoring`, rendered as Ansible does."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 ANSIBLE = Path(__file__).parents[2] / "ansible"
-DASHBOARD = ANSIBLE / "monitoring" / "dashboard.json"
+ROLE = ANSIBLE / "collections/ansible_collections/latfarm/farm/roles/monitoring"
+DASHBOARD = ROLE / "files" / "dashboard.json"
 
 
 def render(name: str, values: Mapping[str, object] | None = None) -> str:
     """A template of the monitoring role with the role's defaults, some replaced by these values."""
     import jinja2
 
-    path = ANSIBLE / "monitoring" / name
-    if not path.exists():
-        path = next(ANSIBLE.glob(f"roles/*/templates/{name}"))
-    role = "alertmanager" if "alertmanager" in str(path) else "prometheus"
-    defaults = yaml.safe_load((ANSIBLE / f"roles/{role}/defaults/main.yml").read_text())
+    path = ROLE / "templates" / name
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
     options: dict[str, Any] = {}
     text = path.read_text()
     if text.startswith("#jinja2:"):  # Ansible's header for other delimiters

@@ -18,7 +18,7 @@ from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.boards.wheels import ROOT
 from tests.farm.lab.wheelhouses import boards_folder
 
-PLAYBOOKS = ROOT / "ansible"
+PLAYBOOKS = ROOT / "ansible/collections/ansible_collections/latfarm/farm/playbooks"
 _BIN = Path(sys.executable).parent
 """Folder of `latfarm` and Ansible's programs."""
 
@@ -143,7 +143,7 @@ class LabController:
         """Run a playbook.
 
         Args:
-            name: name of the playbook's file.
+            name: name of the playbook at its old path, for example "rotate-certs.yml".
             words: further arguments of `ansible-playbook`.
             variables: variables of Ansible for this run.
         """
@@ -151,7 +151,7 @@ class LabController:
         if variables:
             command += ["-e", json.dumps(variables)]
         done = subprocess.run(
-            [*command, str(PLAYBOOKS / name), *words],
+            [*command, f"latfarm.farm.{Path(name).stem.replace('-', '_')}", *words],
             cwd=ROOT,
             env={**self._environment(), "ANSIBLE_NOCOLOR": "1"},
             stdin=subprocess.DEVNULL,

@@ -31,15 +31,14 @@ def group_of(tag: str, prefix: str = "") -> str:
     return name
 
 
-def variables(board: BoardSummary) -> dict[str, str | list[str]]:
-    """The variables of a board's host; a board that dials in has no address."""
-    found: dict[str, str | list[str]] = {
+def variables(board: BoardSummary) -> dict[str, str | int | list[str]]:
+    """The variables of a board's host; a board that dials in has neither address nor port."""
+    found: dict[str, str | int | list[str]] = {
         "latfarm_tags": list(board.tags),
         "latfarm_location": board.location,
         "latfarm_owner": board.owner,
         "latfarm_note": board.note,
         "latfarm_access": board.access,
-        "latfarm_address": board.address,
         "latfarm_board_id": board.board_id,
         "latfarm_platforms": list(board.platforms),
         "latfarm_state": board.state,
@@ -47,7 +46,8 @@ def variables(board: BoardSummary) -> dict[str, str | list[str]]:
     }
     host, colon, port = board.address.rpartition(":")
     if colon and port.isdecimal():
-        found["ansible_host"] = host.strip("[]")
+        found["ansible_host"] = found["latfarm_address"] = host.strip("[]")
+        found["latfarm_port"] = int(port)
     return found
 
 
@@ -80,8 +80,8 @@ def inventory_yaml(boards: Iterable[BoardSummary], prefix: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _yaml(value: str | list[str]) -> str:
-    """A text or a list of texts in one line of YAML."""
+def _yaml(value: str | int | list[str]) -> str:
+    """A number, a text or a list of texts in one line of YAML."""
     if isinstance(value, list):
         return f"[{', '.join(map(_yaml, value))}]"
-    return f"!unsafe {json.dumps(value)}"
+    return str(value) if isinstance(value, int) else f"!unsafe {json.dumps(value)}"

@@ -42,7 +42,7 @@ authority_app = typer.Typer(
 
     There are three steps: begin, switch and finish. After each step, give the new ca.crt to all
     boards and people before you take the next step. After switch they need new certificates, too.
-    ansible/rotate-certs.yml does this for boards.
+    latfarm.farm.rotate_certs does this for boards.
 
     \b
     Examples:
