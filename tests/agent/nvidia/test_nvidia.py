@@ -162,6 +162,7 @@ def test_a_jetson_with_a_part_of_nvml(
 
 def test_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_tool(["no-such-tool-anywhere"]) == ""
+    monkeypatch.setattr("latfarm_agent.nvidia.gpu.TOOL_TIMEOUT_S", 120.0)
     assert run_tool([sys.executable, "-c", "print('told')"]) == "told\n"
     assert run_tool([sys.executable, "-c", "raise SystemExit(3)"]) == ""
     monkeypatch.setattr("latfarm_agent.nvidia.gpu.TOOL_TIMEOUT_S", 0.05)
