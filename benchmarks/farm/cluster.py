@@ -48,7 +48,7 @@ class TwoRaylets:
     @contextmanager
     def killed_after(self, wait_s: float) -> Iterator[None]:
         """Kill one raylet after so many seconds, unless the block has ended before."""
-        timer = threading.Timer(wait_s, self._kill)
+        timer = threading.Timer(wait_s, self.kill)
         timer.start()
         try:
             yield
@@ -56,7 +56,8 @@ class TwoRaylets:
             timer.cancel()
             timer.join()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the second node's raylet."""
         with suppress(ProcessLookupError):
             os.kill(self._raylet, signal.SIGKILL)
             self.killed = True

@@ -35,7 +35,7 @@ from benchmarks.fuzzing.part import PartReport
 
 BATCH_CASES = 100
 """How many values are written to the store in one transaction."""
-MEMORY_BYTES = 2 << 30
+MEMORY_BYTES = 1 << 30
 """The largest memory that the process may use."""
 LONGEST_TEXT = 8192
 """Letters of the longest text that a value may have."""

@@ -46,6 +46,11 @@ _LONG = 1 << 16
 """Letters of the longest texts."""
 _MOST_BYTES = 4 << 20
 """Bytes that the copies of one part may have; more than that is refused before it is read."""
+_MOST_PARTS = 100_000
+"""Messages that the copies of one part may be, those within them included.
+
+An empty message takes two bytes on the wire and some hundred in memory, so that their bytes alone
+do not bound what a mutant takes: two million of them took 1.2 GB."""
 
 
 class Mutants:
@@ -130,8 +135,9 @@ class Mutants:
             if len(found) > 1 and dice.random() < 0.5:
                 added.CopyFrom(found[0])
             self._damage(added)
-            fitting = _MOST_BYTES // max(added.ByteSize(), 1)
-            found.extend([added] * (min(times, fitting) - 1))
+            if times > 1:
+                fitting = min(_MOST_BYTES // max(added.ByteSize(), 1), _MOST_PARTS // _parts(added))
+                found.extend([added] * (min(times, fitting) - 1))
 
     def _hostile(self, field: FieldDescriptor) -> Any:
         dice = self._dice
@@ -157,6 +163,15 @@ class Mutants:
             return dice.choice(("x", "é", "\x07", "\n")) * dice.choice((300, 5000, _LONG))
         letters = [chr(dice.choice((dice.randrange(256), dice.randrange(0xD800)))) for _ in "12345"]
         return "".join(letters)
+
+
+def _parts(message: Any) -> int:
+    """How many messages a message is, with those within it; entries of maps do not count."""
+    count = 1
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE and not _is_map(field):
+            count += sum(map(_parts, value)) if field.is_repeated else _parts(value)
+    return count
 
 
 def _is_map(field: FieldDescriptor) -> bool:

@@ -157,8 +157,17 @@ def count(values: Collection[object], most: int, what: str) -> None:
     Raises:
         BadAnswerError: there are more than `most`.
     """
-    if len(values) > most:
-        raise BadAnswerError(f"the board gave {len(values)} {what}, {most} at most")
+    at_most(len(values), most, what)
+
+
+def at_most(number: int, most: int, what: str) -> None:
+    """Check a number of elements that was counted elsewhere.
+
+    Raises:
+        BadAnswerError: there are more than `most`.
+    """
+    if number > most:
+        raise BadAnswerError(f"the board gave {number} {what}, {most} at most")
 
 
 def finite(*values: float) -> bool:

@@ -16,11 +16,9 @@ from latfarm_controller.zoo.draws.variants import variant
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
-from latfarm_predictors.kernels.families import FAMILIES
-from latfarm_predictors.kernels.fusion import FusionRules, all_pairs
-from latfarm_predictors.kernels.fusion_search import split
-from latfarm_predictors.kernels.workload import workload
 from numpy.typing import NDArray
+
+from tests.controller.zoo.kernel_sums import check_kernel_sums
 
 NAMES = [family.name for family in ALL]
 SMALL = ("yolov5n", "yolov8n", "retinanet-r34")
@@ -78,15 +76,7 @@ def test_folding_batch_norms_leaves_the_parameters_of_the_fused_summary(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_workloads_of_all_kernels_sum_to_that_of_the_network(name: str) -> None:
-    graph = zoo.build(name, width=0.25, resolution=64)
-    single = split(graph, FusionRules.none())
-    assert len(single) == len(graph.nodes)
-    fused = split(graph, FusionRules(all_pairs({node.op for node in graph.nodes})))
-    assert len(fused) < len(single)
-    for kernels in (single, fused):
-        works = [workload(kernel) for kernel in kernels]
-        assert sum(work.macs for work in works) == macs_of(graph)
-        assert {work.family for work in works} <= set(FAMILIES) - {"other"}
+    check_kernel_sums(zoo.build(name, width=0.25, resolution=64))
 
 
 @pytest.mark.parametrize("name", NAMES)

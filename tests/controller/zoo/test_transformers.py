@@ -19,11 +19,12 @@ from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.totals import macs_of
-from latfarm_predictors.kernels.families import FAMILIES
-from latfarm_predictors.kernels.fusion import FusionRules, all_pairs, with_units
+from latfarm_predictors.kernels.fusion import FusionRules, with_units
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.workload import workload
 from numpy.typing import NDArray
+
+from tests.controller.zoo.kernel_sums import check_kernel_sums
 
 NAMES = [family.name for family in ALL]
 VARIED = [name for name in NAMES if name not in ("convnext-tiny", "efficientformer-l3")]
@@ -64,15 +65,7 @@ def size_of(name: str) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_workloads_of_all_kernels_sum_to_that_of_the_network(name: str) -> None:
-    graph = zoo.build(name, width=0.25, resolution=size_of(name))
-    single = split(graph, FusionRules.none())
-    assert len(single) == len(graph.nodes)
-    fused = split(graph, FusionRules(all_pairs({node.op for node in graph.nodes})))
-    assert len(fused) < len(single)
-    for kernels in (single, fused):
-        works = [workload(kernel) for kernel in kernels]
-        assert sum(work.macs for work in works) == macs_of(graph)
-        assert {work.family for work in works} <= set(FAMILIES) - {"other"}
+    check_kernel_sums(zoo.build(name, width=0.25, resolution=size_of(name)))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,7 +16,6 @@ from latfarm_controller.errors import AgentError
 from latfarm_protos.trust import dialling
 from latfarm_protos.trust.identity import AGENT
 
-from tests.security.conftest import Home
 from tests.security.dialling.dialling_place import (
     ASKED,
     ID,
@@ -29,19 +26,12 @@ from tests.security.dialling.dialling_place import (
     control,
     dialled,
     files_of,
-    placed,
     play,
     told,
     until,
 )
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def place(own_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with placed(own_home, tmp_path, monkeypatch) as made:
-        yield made
 
 
 def listening() -> set[int]:

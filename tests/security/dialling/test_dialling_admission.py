@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,12 @@ from tests.security.dialling.dialling_place import (
     control,
     dialled,
     files_of,
-    placed,
     play,
     told,
     until,
 )
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def place(own_home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    with placed(own_home, tmp_path, monkeypatch) as made:
-        yield made
 
 
 def test_a_certificate_that_is_revoked_cuts_the_board_off_at_once(place: Place) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import psutil
 import pytest
@@ -23,6 +18,7 @@ from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import RayBackend, RayOptions
 from latfarm_controller.store.duckdb import DuckDBStore
 
+from benchmarks.farm.cluster import TwoRaylets, two_raylets
 from tests.controller.farm.processes.open_ended import (
     RECORD,
     OpenEnded,
@@ -116,77 +112,34 @@ def test_each_part_of_ray_is_killed_in_turn(
     assert campaign.values() == calm.values()
 
 
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-args = {"num_cpus": 2, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20,
-        "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=args)
-second = cluster.add_node(**args)
-(raylet,) = second.all_processes["raylet"]
-print(cluster.address, raylet.process.pid, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
-
-
-@contextmanager
-def cluster_of_two() -> Iterator[tuple[str, int]]:
-    """A Ray cluster of two nodes of two cores; gives its address and the second raylet's id."""
-    while True:  # a raylet gives its agents 15 s to start, which a busy host may exceed
-        with subprocess.Popen(
-            [sys.executable, "-c", CLUSTER],
-            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},  # loopback alone
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            found = re.search(r"^(127\.0\.0\.1:\d+) (\d+)$", _until_cluster(process.stdout), re.M)
-            if found is not None:
-                yield found[1], int(found[2])
-                return
-
-
-def _until_cluster(output: IO[str]) -> str:
-    """What a process prints, up to the line that tells of the cluster."""
-    lines = []
-    for line in output:
-        lines.append(line)
-        if line.startswith("127.0.0.1:"):
-            break
-    return "".join(lines)
-
-
 def test_two_raylets_carry_a_campaign_and_one_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_pool, "OWN_BOARDS", 0)
     campaign = OpenEnded()
 
-    async def disturb(farm: Farm, raylet: int) -> None:
+    async def disturb(farm: Farm, cluster: TwoRaylets) -> None:
         await until(lambda: farm.builders.slots == 3)
         await until(lambda: len(campaign.told) >= 10)
-        kill(raylet)
+        cluster.kill()
         await until(lambda: farm.builders.slots == 1)  # the builders follow the cores
         goal = len(campaign.told) + 60
         await until(lambda: len(campaign.told) >= goal)
         campaign.ending = True
 
-    async def scenario(address: str, raylet: int, boards: Sequence[BoardEntry]) -> None:
-        options = RayOptions(tmp_path / "ray", address, log_path=tmp_path / "ray.log")
+    async def scenario(cluster: TwoRaylets, boards: Sequence[BoardEntry]) -> None:
+        options = RayOptions(tmp_path / "ray", cluster.address, log_path=tmp_path / "ray.log")
         with DuckDBStore(tmp_path / "store.duckdb") as store:
             async with farm_on(RayBackend(options), boards) as farm:
-                disturbing = asyncio.create_task(disturb(farm, raylet))
+                disturbing = asyncio.create_task(disturb(farm, cluster))
                 record = await Driver(store, farm).run(campaign, RECORD)
                 await disturbing
                 assert record.state == "done"
 
     with (
         two_boards(tmp_path, measure_ms=50, noise=0.05) as boards,
-        cluster_of_two() as (address, raylet),
+        two_raylets() as cluster,
     ):
-        asyncio.run(scenario(address, raylet, boards))
+        asyncio.run(scenario(cluster, boards))
     calm = undisturbed(tmp_path / "calm", campaign.asked)
     assert campaign.values() == calm.values()
