@@ -25,9 +25,11 @@ from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.outside import LIMITS
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.farm.boards.interfaces import FarmBackend
+from latfarm_controller.config import ControllerConfig
+from latfarm_controller.farm.boards.interfaces import FarmBackend, ShardSettings
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
+from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.processes.backends import InlineBackend, RayBackend, RayOptions
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
@@ -132,7 +134,11 @@ async def serve(options: argparse.Namespace) -> None:
     folder: Path = options.folder
     with DuckDBStore(folder / "store.duckdb") as store:
         began_s = time.monotonic()
-        farm = Farm(_backend(options), f"bench-{os.getpid()}", observer=first)
+        holder = f"bench-{os.getpid()}"
+        # A lease as long as that of the product: it is renewed three times as often.
+        lease_ms = ControllerConfig(home=folder).lease_ms
+        settings = ShardSettings(holder, host_boot_id(), lease_ms=lease_ms)
+        farm = Farm(_backend(options), holder, settings=settings, observer=first)
         await farm.start()
         gate = await _opened_gate(folder) if options.dialling else None
         try:

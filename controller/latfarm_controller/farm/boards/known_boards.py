@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -109,7 +110,8 @@ class KnownBoards:
 
     def sizes(self, shards: int) -> Sequence[int]:
         """How many boards each shard has, for the shards numbered from 0 to `shards` - 1."""
-        return [sum(status.shard == index for status in self) for index in range(shards)]
+        counted = Counter(status.shard for status in self)
+        return [counted[index] for index in range(shards)]
 
     def on_shard(self, index: int) -> list[BoardStatus]:
         """The boards in the shard of that number."""

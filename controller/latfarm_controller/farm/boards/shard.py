@@ -58,6 +58,7 @@ class InlineShard:
         self._connect = connect
         self._fetch = fetch
         self._workers: dict[str, BoardWorker] = {}
+        self._by_id: dict[str, BoardWorker] = {}  # where a board of that id was found last
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._events: list[ShardEvent] = []
         self._happened = asyncio.Event()
@@ -131,11 +132,13 @@ class InlineShard:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._workers.clear()
+        self._by_id.clear()
 
     async def _end(self, worker: BoardWorker, reason: str) -> None:
         """Give the lease of a board back and end its worker."""
         board_id, task = worker.board_id, self._tasks.pop(worker.entry.name)
         del self._workers[worker.entry.name]
+        self._by_id.pop(board_id, None)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if board_id:
@@ -147,7 +150,13 @@ class InlineShard:
         return "" if worker is None else worker.entry.name
 
     def _worker(self, board_id: str) -> BoardWorker | None:
-        return next((w for w in self._workers.values() if w.board_id == board_id), None)
+        found = self._by_id.get(board_id)
+        if found is not None and found.board_id == board_id:
+            return found
+        found = next((w for w in self._workers.values() if w.board_id == board_id), None)
+        if found is not None and board_id:
+            self._by_id[board_id] = found
+        return found
 
     def _emit(self, event: ShardEvent) -> None:
         self._events.append(event)
