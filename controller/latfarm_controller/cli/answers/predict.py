@@ -110,10 +110,15 @@ def predict(
     found = []
     for name in names:
         predictor, is_sample = open_or_sample(bundles_dir, name)
+        if is_sample and energy:
+            raise UsageError(
+                "the sample bundle has no energies; latfarm demo --energy measures those of this "
+                "machine, if it has a power sensor"
+            )
         named = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in graphs]
         predictions = _predict(predictor, named, coverage, energy=energy, explain=explain)
         for one in predictions if is_sample else ():
-            one.remarks = as_sample(one.remarks)
+            _mark_as_sample(one)
         for one in predictions if wanted else ():
             one.baselines = _by_baselines(predictor, one.graph, wanted)
         found.append(predictions)
@@ -124,6 +129,15 @@ def predict(
     else:
         _show(found, models, several=several, explain=explain)
     return 2 if len(graphs) < len(files) else 0
+
+
+def _mark_as_sample(prediction: Prediction) -> None:
+    """Let a prediction say that it is one of the sample bundle, and send nobody to its board."""
+    from latfarm_controller.cli.answers.predict_explain import as_samples_trust
+
+    prediction.remarks = as_sample(prediction.remarks)
+    if prediction.trust is not None:
+        prediction.trust = as_samples_trust(prediction.trust)
 
 
 def _show(
