@@ -96,7 +96,7 @@ def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
         StoreError: the register of the platform's models cannot be read.
     """
     found = promoted(bundles_dir)
-    known = ", ".join(found) or "none yet"
+    known = ", ".join(found) or f"none yet (latfarm predict -p {SAMPLE} needs none)"
     if not platform:
         if len(found) == 1:
             return next(iter(found.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from latfarm_predictors.confidence.too_wide import MOST_WIDTH, says_nothing
@@ -14,6 +15,20 @@ if TYPE_CHECKING:
 
 _MOST_REMEDIES = 8
 """Number of layers for which a command of their own is printed."""
+
+
+SAMPLES_REMEDY = "latfarm demo"
+"""The remedy of all layers of an answer of the sample bundle, whose board nobody can measure."""
+
+
+def as_samples_trust(found: NetworkTrust) -> NetworkTrust:
+    """The trust in an answer of the sample bundle: each remedy measures the machine at hand."""
+    layers = [
+        replace(layer, remedy=SAMPLES_REMEDY) if layer.remedy else layer for layer in found.layers
+    ]
+    return replace(
+        found, layers=tuple(layers), remedy=SAMPLES_REMEDY if found.remedy else found.remedy
+    )
 
 
 def show_trust(found: NetworkTrust) -> None:
@@ -51,6 +66,11 @@ def show_trust(found: NetworkTrust) -> None:
         console.print()
         return
     bad = found.badly_covered
+    if found.remedy == SAMPLES_REMEDY:
+        console.print(f"{len(bad)} layers are badly covered. To measure this machine:")
+        _command(found.remedy)
+        console.print()
+        return
     console.print(
         f"{len(bad)} layers are badly covered. To measure all of them and reach "
         f"{found.reached:.0%}:"

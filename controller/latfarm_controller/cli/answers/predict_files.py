@@ -13,6 +13,7 @@ from latfarm_predictors.errors import ModelFileError
 from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction
 from latfarm_controller.cli.shell import inputs
+from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
@@ -106,6 +107,11 @@ def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> li
             found.append(error)
     for name in how.platforms if graphs else ():
         predictor, is_sample = opened(how.bundles_dir, name)
+        if is_sample and how.energy:
+            raise UsageError(
+                "the sample bundle has no energies; latfarm demo --energy measures those of this "
+                "machine, if it has a power sensor"
+            )
         named = [
             (files[place], inputs.for_platform(graph, predictor.platform))
             for place, graph in graphs.items()
@@ -113,11 +119,20 @@ def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> li
         predictions = _predict(predictor, named, how)
         for place, one in zip(graphs, predictions, strict=True):
             if is_sample:
-                one.remarks = as_sample(one.remarks)
+                _mark_as_sample(one)
             told = found[place]
             assert isinstance(told, list)
             told.append(one)
     return found
+
+
+def _mark_as_sample(prediction: Prediction) -> None:
+    """Let a prediction say that it is one of the sample bundle, and send nobody to its board."""
+    from latfarm_controller.cli.answers.predict_explain import as_samples_trust
+
+    prediction.remarks = as_sample(prediction.remarks)
+    if prediction.trust is not None:
+        prediction.trust = as_samples_trust(prediction.trust)
 
 
 def _open(bundles_dir: Path, platform: str) -> tuple[PlatformPredictor, bool]:

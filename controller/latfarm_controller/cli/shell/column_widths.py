@@ -11,11 +11,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-SHORT, SHORT_IN_FILES = 24, 40
-"""A column whose cells have at most so many characters is not broken into lines: in a terminal, and
-in what is no terminal, which has room."""
 LEAST = 16
-"""Least width of a column that is broken into lines, in characters."""
+"""Least width of a column that is broken into lines, in characters; numbers are never longer."""
+SHORT = (24, LEAST)
+"""In a terminal: columns whose cells have at most so many characters are not broken into lines. The
+second limit counts where the first one leaves no room for the table."""
+SHORT_IN_FILES = (40,)
+"""The same for what is no terminal, and has any room."""
 GAPS = (2, 1)
 """Widths of the gap between two columns, in characters, the one that is tried first at first."""
 
@@ -33,7 +35,7 @@ class ColumnWidths(NamedTuple):
 
 
 def column_widths(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, short: int = SHORT
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, short: Sequence[int] = SHORT
 ) -> ColumnWidths | None:
     """The layout of a table; None if the terminal is too narrow for it.
 
@@ -41,7 +43,8 @@ def column_widths(
         header: titles of the columns; they are broken between words.
         rows: the cells, which may have several lines.
         width: of the terminal, in characters.
-        short: columns whose cells have at most so many characters are not broken.
+        short: columns whose cells have at most so many characters are not broken; the first limit
+            that leaves room counts.
     """
     cells = [[row[index] for row in rows] for index in range(len(header))]
     titles = [max(map(_widest, name.split()), default=0) for name in header]
@@ -50,17 +53,22 @@ def column_widths(
     between = len(header) - 1
     if sum(natural) + GAPS[0] * between <= width:
         return ColumnWidths([None] * len(header), GAPS[0])
-    fixed = [max(w, title) if w <= short else None for w, title in zip(widest, titles, strict=True)]
-    least = sum(
-        max(LEAST, title) if w is None else w for w, title in zip(fixed, titles, strict=True)
-    )
-    for gap in GAPS:
-        if least + gap * between <= width:
-            return ColumnWidths(fixed, gap)
+    for limit in short:
+        fixed = [
+            max(w, title) if w <= limit else None for w, title in zip(widest, titles, strict=True)
+        ]
+        least = sum(
+            max(LEAST, title) if w is None else w for w, title in zip(fixed, titles, strict=True)
+        )
+        for gap in GAPS:
+            if least + gap * between <= width:
+                return ColumnWidths(fixed, gap)
     return None
 
 
-def least_width(header: Sequence[str], rows: Sequence[Sequence[str]], short: int = SHORT) -> int:
+def least_width(
+    header: Sequence[str], rows: Sequence[Sequence[str]], short: Sequence[int] = SHORT
+) -> int:
     """The least width at which `column_widths` finds room for a table, in characters."""
     high = 1
     while column_widths(header, rows, high, short) is None:

@@ -206,7 +206,25 @@ def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool =
     """
     from latfarm_predictors.frontends.model_file import read_model as read
 
-    return read(path, batch=batch or None, shapes=shapes(shape) or None, optimise=optimise)
+    try:
+        return read(path, batch=batch or None, shapes=shapes(shape) or None, optimise=optimise)
+    except ModelFileError as error:
+        family = _family_of(path)
+        if not family:
+            raise
+        raise ModelFileError(
+            f"{path}: no such file; latfarm zoo export {family} -o FOLDER writes the network of "
+            "that name"
+        ) from error
+
+
+def _family_of(path: Path) -> str:
+    """The family of the zoo that a file which does not exist is named after; empty if none is."""
+    from latfarm_controller.zoo.families import FAMILIES
+
+    if path.exists() or len(path.parts) != 1:
+        return ""
+    return next((name for name in (path.name, path.stem) if name in FAMILIES), "")
 
 
 def read_models(

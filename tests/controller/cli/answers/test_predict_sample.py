@@ -52,6 +52,33 @@ def test_no_remark_sends_anybody_to_the_simulated_board(latfarm: Latfarm, model:
     assert 0.0 <= answer["covered"] <= 1.0
 
 
+def test_explained_answers_send_nobody_there_either(latfarm: Latfarm, model: Path) -> None:
+    told = latfarm("predict", model, "--explain")
+    assert told.code == 0
+    assert "latfarm cover" not in told.out
+    assert "To measure this machine:" in told.out
+    trust = json.loads(latfarm("predict", model, "--explain", "--json").out)["trust"]
+    assert {trust["remedy"], *(layer["remedy"] for layer in trust["layers"])} == {
+        *("", "latfarm demo")
+    }
+
+
+def test_the_sample_has_no_energies_and_says_what_has(latfarm: Latfarm, model: Path) -> None:
+    ended = latfarm("predict", model, "--energy")
+    assert ended.code == 2
+    assert "latfarm demo --energy" in ended.line
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "squeezenet.onnx"])
+def test_a_network_of_the_zoo_is_to_be_written_first(name: str, latfarm: Latfarm) -> None:
+    ended = latfarm("predict", name)
+    assert ended.code == 2
+    assert ended.line == (
+        f"latfarm: {name}: no such file; latfarm zoo export squeezenet -o FOLDER writes the "
+        "network of that name"
+    )
+
+
 def test_a_table_says_it_for_each_model(latfarm: Latfarm, model: Path) -> None:
     write(random_network(np.random.default_rng(4), "other"), model.with_name("other.onnx"))
     ended = latfarm("predict", model.parent)

@@ -127,3 +127,15 @@ def test_a_terminal_of_ascii_alone_shows_numbers_of_other_letters(
     shown = raw.getvalue().decode("ascii")
     assert "Ger\\xe4t" in shown
     assert "1.25 \\xb10.02" in shown
+
+
+def test_longer_names_are_broken_before_a_table_is_given_up(
+    narrow: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = ["layer", "op", "output", "MMACs", "params", "KiB", "intensity"]
+    row = ["features.0.conv.relu.bn1", "BatchNormalization", "1x1280x112x112", "21.291"]
+    output.table("", header, [[*row, "1792", "3675.2", "5.66"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].split() == header
+    assert lines[1].split()[-4:] == ["21.291", "1792", "3675.2", "5.66"]
