@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.reports.facts.conduct import conditions
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore, clock_slowdown_of, slowdown_of
 from latfarm_protos.v1 import agent_pb2 as pb
@@ -139,7 +141,7 @@ def test_a_lower_clock_is_reported_and_not_divided_out(tmp_path: Path) -> None:
 
 
 def test_a_neighbour_on_a_lower_clock_is_removed_and_the_clock_is_not(tmp_path: Path) -> None:
-    power = exponent(convs()[0].macs, convs()[0].traffic_bytes)
+    power = median(exponent(macs_of(graph), graph.traffic_bytes) for graph in convs())
     slow = {"every": 2, "length": 1, "slowdown": SLOWDOWN, "felt": power}
     clock = {"every": 4, "length": 2, "factor": 1.6, "mhz": 1800.0}
     found, truth = measured(tmp_path, 4, neighbour=slow, lower_clock=clock)
