@@ -67,11 +67,19 @@ def main() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_take, args=(source, tasks), daemon=True).start()
     while True:
-        task = pickle.loads(tasks.get())  # only the process that started this one writes here
+        sink.write(packed(_done(tasks.get())))
+        sink.flush()
+
+
+def _done(content: bytes) -> list[Any] | Exception:
+    """The results of a task, or why there are none."""
+    try:
+        task = pickle.loads(content)  # only the process that started this one writes here
         if not isinstance(task, Task):
             raise TypeError(f"the task is a {type(task).__name__}")
-        sink.write(packed(task.run()))
-        sink.flush()
+    except Exception as error:  # such as a function of a module that this process does not find
+        return portable(error)
+    return task.run()
 
 
 def _take(source: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:
