@@ -74,12 +74,10 @@ def main() -> None:
 def _done(content: bytes) -> list[Any] | Exception:
     """The results of a task, or why there are none."""
     try:
-        task = pickle.loads(content)  # only the process that started this one writes here
-        if not isinstance(task, Task):
-            raise TypeError(f"the task is a {type(task).__name__}")
+        task: Task = pickle.loads(content)  # only the process that started this one writes here
+        return task.run()
     except Exception as error:  # such as a function of a module that this process does not find
         return portable(error)
-    return task.run()
 
 
 def _take(source: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:

@@ -1,7 +1,7 @@
 """A process with two workers that never end their tasks, for `test_pool.py`, which kills it.
 
-Usage: `python -m tests.controller.bulk.endless_pool FOLDER`. The file `pids` of the folder tells the
-numbers of the workers once both are at work.
+Usage: `python -m tests.controller.bulk.endless_pool FOLDER`. The file `pids` of the folder tells
+the numbers of the workers once both are at work.
 """
 
 from __future__ import annotations
