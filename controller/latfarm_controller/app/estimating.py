@@ -118,6 +118,8 @@ class Estimating:
         self, left: Sequence[tuple[AskedEstimate, Question]]
     ) -> list[tuple[int, EstimateEnd]]:
         """How candidates end whose network is at hand, and must be hashed or predicted."""
+        if not left:
+            return []
         told = self._evaluation.start([_candidate(each, question) for each, question in left])()
         ended: list[tuple[int, EstimateEnd]] = []
         now_hashed: list[tuple[AskedEstimate, Question, CandidateEnd]] = []
