@@ -25,7 +25,7 @@ STOPPED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WorkerTask:
     """What a worker does once.
 
     Attributes:
@@ -74,7 +74,9 @@ def main() -> None:
 def _done(content: bytes) -> list[Any] | Exception:
     """The results of a task, or why there are none."""
     try:
-        task: Task = pickle.loads(content)  # only the process that started this one writes here
+        task: WorkerTask = pickle.loads(
+            content
+        )  # only the process that started this one writes here
         return task.run()
     except Exception as error:  # such as a function of a module that this process does not find
         return portable(error)
