@@ -67,19 +67,18 @@ def main() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_take, args=(source, tasks), daemon=True).start()
     while True:
-        sink.write(packed(_done(tasks.get())))
+        sink.write(_results(tasks.get()))
         sink.flush()
 
 
-def _done(content: bytes) -> list[Any] | Exception:
-    """The results of a task, or why there are none."""
+def _results(content: bytes) -> bytes:
+    """The results of a task, or why there are none, as they are sent."""
     try:
-        task: WorkerTask = pickle.loads(
-            content
-        )  # only the process that started this one writes here
-        return task.run()
+        # Only the process that started this one writes here.
+        task: WorkerTask = pickle.loads(content)
+        return packed(task.run())
     except Exception as error:  # such as a function of a module that this process does not find
-        return portable(error)
+        return packed(portable(error))
 
 
 def _take(source: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:
