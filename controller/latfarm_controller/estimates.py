@@ -29,7 +29,7 @@ from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd, named, neither
 from latfarm_controller.app.question import Found, Question
-from latfarm_controller.bulk.candidates import Candidate, CandidateEnd, ModelFile
+from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, NetworkFile
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import WorkerLender, worker_count
 from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
@@ -131,7 +131,7 @@ def _asked(
 ) -> Iterator[tuple[tuple[str, str], AskedModel]]:
     """Each model on each platform, with its name and that of the platform."""
     for model in models:
-        source = model if isinstance(model, Graph) else ModelFile(str(model), batch_size)
+        source = model if isinstance(model, Graph) else NetworkFile(str(model), batch_size)
         name = model.name if isinstance(model, Graph) else str(model)
         for platform in platforms:
             yield (name, platform), AskedModel(source, platform)
@@ -146,7 +146,7 @@ class AskedModel:
         platform: the platform.
     """
 
-    source: Graph | ModelFile
+    source: Graph | NetworkFile
     platform: str
 
 
@@ -251,7 +251,7 @@ class Estimator:
             return None
         predict, coverage = self._choice.predict, self._choice.coverage
         candidates = [
-            Candidate(model.source, model.platform, predict=predict, coverage=coverage)
+            BulkCandidate(model.source, model.platform, predict=predict, coverage=coverage)
             for _, model in taken
         ]
         begun = evaluation.start(candidates)

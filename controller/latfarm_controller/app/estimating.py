@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question
 from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
-from latfarm_controller.bulk.candidates import Candidate, CandidateEnd, SentGraph
+from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, SentGraph
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
 from latfarm_controller.errors import NotMeasuredError, UsageError
@@ -118,6 +118,8 @@ class Estimating:
         self, left: Sequence[tuple[AskedEstimate, Question]]
     ) -> list[tuple[int, EstimateEnd]]:
         """How candidates end whose network is at hand, and must be hashed or predicted."""
+        if not left:
+            return []
         told = self._evaluation.start([_candidate(each, question) for each, question in left])()
         ended: list[tuple[int, EstimateEnd]] = []
         now_hashed: list[tuple[AskedEstimate, Question, CandidateEnd]] = []
@@ -179,10 +181,10 @@ def _is_hashed(question: Question) -> bool:
     return bool(question.graph_hash or question.network_hash)
 
 
-def _candidate(each: AskedEstimate, question: Question) -> Candidate:
+def _candidate(each: AskedEstimate, question: Question) -> BulkCandidate:
     """A candidate whose network is at hand, for evaluation."""
     source = SentGraph(each.sent) if question.graph is None else question.graph
-    return Candidate(
+    return BulkCandidate(
         source,
         question.platform,
         hashed=not _is_hashed(question),

@@ -39,7 +39,7 @@ Predict = Callable[[str, Sequence[Graph], float], list[PredictedLatency | Except
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFile:
+class NetworkFile:
     """A network in a file of ONNX or TFLite.
 
     Attributes:
@@ -89,12 +89,12 @@ class SentGraph:
             raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
 
 
-Source = Graph | ModelFile | SentGraph
+Source = Graph | NetworkFile | SentGraph
 """Where a network is from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BulkCandidate:
     """A network of which somebody wants to know something on a platform.
 
     Attributes:
@@ -129,7 +129,7 @@ class CandidateEnd:
     unread: Exception | None = None
 
 
-def ends_of(candidates: Sequence[Candidate], predict: Predict) -> list[CandidateEnd]:
+def ends_of(candidates: Sequence[BulkCandidate], predict: Predict) -> list[CandidateEnd]:
     """What becomes of some candidates, in their order; one that fails, fails alone.
 
     Args:
@@ -165,7 +165,7 @@ def _read(source: Source) -> Graph | Exception:
 
 
 def _asked(
-    candidate: Candidate, network: Graph | Exception | None
+    candidate: BulkCandidate, network: Graph | Exception | None
 ) -> tuple[Graph | None, CandidateEnd]:
     """The form in which the platform is asked about a network, and its hashes if wanted."""
     if not isinstance(network, Graph):
@@ -180,7 +180,7 @@ def _asked(
 
 
 def ends_in_worker(
-    candidates: Sequence[Candidate], paths: Mapping[str, Path | Exception]
+    candidates: Sequence[BulkCandidate], paths: Mapping[str, Path | Exception]
 ) -> list[CandidateEnd]:
     """`ends_of` for a worker process, which keeps the bundles that it has opened.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.bulk.candidates import (
-    Candidate,
+    BulkCandidate,
     CandidateEnd,
     ends_in_worker,
     ends_of,
@@ -57,7 +57,7 @@ class Evaluation:
         self._pool = None
         self._stack.close()
 
-    def start(self, candidates: Sequence[Candidate]) -> Callable[[], list[CandidateEnd]]:
+    def start(self, candidates: Sequence[BulkCandidate]) -> Callable[[], list[CandidateEnd]]:
         """Begin to work on candidates.
 
         Workers begin at once. Without workers, the work is done when the result is asked for.

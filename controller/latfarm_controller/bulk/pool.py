@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from latfarm_controller.bulk.worker import Task
+from latfarm_controller.bulk.worker import WorkerTask
 from latfarm_controller.bulk.worker_process import WorkerEndedError, WorkerProcess
 from latfarm_controller.errors import ControllerError
 
@@ -86,7 +86,7 @@ class WorkerPool:
         """The results of a task; see `submit`."""
         worker = self._taken()
         try:
-            results = worker.run(Task(function, items, shared))
+            results = worker.run(WorkerTask(function, items, shared))
         except WorkerEndedError as error:
             self._drop(worker)
             self._count_end(error)

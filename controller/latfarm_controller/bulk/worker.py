@@ -25,7 +25,7 @@ STOPPED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WorkerTask:
     """What a worker does once.
 
     Attributes:
@@ -67,11 +67,18 @@ def main() -> None:
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_take, args=(source, tasks), daemon=True).start()
     while True:
-        task = pickle.loads(tasks.get())  # only the process that started this one writes here
-        if not isinstance(task, Task):
-            raise TypeError(f"the task is a {type(task).__name__}")
-        sink.write(packed(task.run()))
+        sink.write(_results(tasks.get()))
         sink.flush()
+
+
+def _results(content: bytes) -> bytes:
+    """The results of a task, or why there are none, as they are sent."""
+    try:
+        # Only the process that started this one writes here.
+        task: WorkerTask = pickle.loads(content)
+        return packed(task.run())
+    except Exception as error:  # such as a function of a module that this process does not find
+        return packed(portable(error))
 
 
 def _take(source: IO[bytes], tasks: queue.SimpleQueue[bytes]) -> None:

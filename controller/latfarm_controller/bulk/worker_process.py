@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from latfarm_controller.bulk.frames import packed, read_frame
-from latfarm_controller.bulk.worker import Task
+from latfarm_controller.bulk.worker import WorkerTask
 from latfarm_controller.errors import ControllerError
 
 _MAIN = "from latfarm_controller.bulk.worker import main; main()"
@@ -49,7 +49,7 @@ class WorkerProcess:
         """The number of the process."""
         return self._process.pid
 
-    def run(self, task: Task) -> list[Any]:
+    def run(self, task: WorkerTask) -> list[Any]:
         """The results of a task.
 
         Raises:

@@ -82,10 +82,8 @@ def fit_predictor(
 ) -> PlatformPredictor:
     """Learn a platform from measured kernels and networks.
 
-    Latencies that are no positive finite numbers are left out and counted (`left_out`).
-
     Args:
-        samples: what was measured.
+        samples: what was measured; latencies that are not positive and finite are left out.
         seed: random seed; the same samples and the same seed give the same predictor.
         on_progress: called with a stage, how many of its steps are done, and how many there are.
         sibling: the predictor of a sibling platform, whose latencies are scaled and corrected.
@@ -130,9 +128,7 @@ def fit_predictor(
         left_out=training.left_out + len(samples.networks) - len(usable),
         reuse=reuse,
     )
-    summed = _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed)
-    if nnlp is not None:
-        _try_nnlp(predictor, summed, nnlp, report)
+    _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed, nnlp)
     return predictor
 
 
@@ -177,16 +173,14 @@ def _fit_networks(
     unseen: Unseen,
     on_progress: OnProgress,
     seed: int,
-) -> SummedNetworks:
-    """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks.
-
-    Returns:
-        The networks as the predictors of kernels see them.
-    """
+    nnlp: NNLPTrial | None,
+) -> None:
+    """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
     predictor.context = _fit_context(predictor, samples, unseen, seed)
     summed = _calibrate(predictor, networks, unseen, on_progress)
     predictor.corrector, predictor.shipping = chosen_corrector(summed, seed)
-    return summed
+    if nnlp is not None:
+        _try_nnlp(predictor, summed, nnlp, on_progress)
 
 
 def _try_nnlp(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-
-from latfarm_controller.bulk.pool import WorkerPool
 
 KILLS, RAISES = -1, -2
 """Items that end the worker, and that make the task fail."""
@@ -35,19 +32,3 @@ def endless(items: Sequence[int], started: str) -> list[int]:
     Path(started).touch()
     threading.Event().wait()
     return list(items)
-
-
-def main() -> None:
-    """Run an endless task in two workers, and tell their numbers in a file; see the tests."""
-    folder = Path(sys.argv[1])
-    with WorkerPool(2) as pool:
-        futures = [pool.submit(endless, [n], str(folder / f"started{n}")) for n in range(2)]
-        while not all((folder / f"started{n}").exists() for n in range(2)):
-            threading.Event().wait(0.01)
-        (folder / "part").write_text(" ".join(map(str, pool.pids)))
-        (folder / "part").rename(folder / "pids")
-        futures[0].result()
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.bulk import evaluation
-from latfarm_controller.bulk.candidates import Candidate, CandidateEnd, ModelFile, SentGraph
+from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, NetworkFile, SentGraph
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import WorkerLender
 from latfarm_controller.bulk.predictions import PredictedLatency
@@ -38,21 +38,21 @@ def bundles_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def candidates(tmp_path: Path) -> list[Candidate]:
+def candidates(tmp_path: Path) -> list[BulkCandidate]:
     """Networks as graphs, in files and as JSON, some of which cannot be read or predicted."""
     for channels in range(4, 8):
         write(network(channels), tmp_path / f"{channels}.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    files = [ModelFile(str(path)) for path in sorted(tmp_path.glob("*.onnx"))]
+    files = [NetworkFile(str(path)) for path in sorted(tmp_path.glob("*.onnx"))]
     sent = [SentGraph(network(9).dumps().encode()), SentGraph(b"no JSON")]
     graphs = [network(channels) for channels in range(10, 14)]
     made = [
-        Candidate(source, platform)
+        BulkCandidate(source, platform)
         for source in (*files, *graphs)
         for platform in (PLATFORM, OTHER)
     ]
-    made += [Candidate(source, PLATFORM, hashed=False) for source in sent]
-    return [*made, Candidate(graphs[0], PLATFORM, predict=False)]
+    made += [BulkCandidate(source, PLATFORM, hashed=False) for source in sent]
+    return [*made, BulkCandidate(graphs[0], PLATFORM, predict=False)]
 
 
 def told(end: CandidateEnd) -> tuple[object, ...]:
@@ -65,7 +65,7 @@ def told(end: CandidateEnd) -> tuple[object, ...]:
 
 
 def test_workers_tell_what_this_process_tells(
-    bundles_dir: Path, candidates: list[Candidate], monkeypatch: pytest.MonkeyPatch
+    bundles_dir: Path, candidates: list[BulkCandidate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Evaluation(bundles_dir, WorkerLender(1)) as here:
         expected = here.start(candidates)()
@@ -97,7 +97,7 @@ def test_workers_tell_what_this_process_tells(
 def test_few_candidates_start_no_process(bundles_dir: Path) -> None:
     lender = WorkerLender(2)
     with Evaluation(bundles_dir, lender) as few:
-        (end,) = few.start([Candidate(network(3), PLATFORM)])()
+        (end,) = few.start([BulkCandidate(network(3), PLATFORM)])()
         assert isinstance(end.predicted, PredictedLatency)
         assert lender.pids == []
 

@@ -87,9 +87,9 @@ def test_closing_ends_tasks_that_run(tmp_path: Path) -> None:
 def test_no_worker_outlives_the_process_that_started_it(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
-    command = [sys.executable, "-m", "tests.controller.bulk.tasks", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.controller.bulk.endless_pool", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
-        wait_until((tmp_path / "pids").exists)
+        wait_until(lambda: (tmp_path / "pids").exists() or process.poll() is not None)
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         assert len(pids) == 2
         process.send_signal(sent)

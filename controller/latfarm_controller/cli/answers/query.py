@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from latfarm_controller.app.estimating import EstimateEnd
     from latfarm_controller.app.question import Found, Question
-    from latfarm_controller.bulk.candidates import ModelFile
+    from latfarm_controller.bulk.candidates import NetworkFile
     from latfarm_controller.bulk.predictions import PredictedLatency
     from latfarm_controller.estimates import AskedModel
     from latfarm_controller.latency import LatencyDatabase, QueryOptions
@@ -208,7 +208,7 @@ def query(
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
     _check(publish=publish, survey=survey, predict=predict, energy=energy)
-    from latfarm_controller.bulk.candidates import ModelFile
+    from latfarm_controller.bulk.candidates import NetworkFile
     from latfarm_controller.latency import QueryOptions
 
     options = QueryOptions(
@@ -222,7 +222,7 @@ def query(
         tags=tuple(tags or ()),
     )
     files, several = inputs.model_files(models)
-    read = ModelFile("", batch, tuple(inputs.shapes(shape or []).items()), optimise)
+    read = NetworkFile("", batch, tuple(inputs.shapes(shape or []).items()), optimise)
     platforms = list(dict.fromkeys(platform))
     asked = _Asked(files, platforms, options, read)
     shown = _ask(asked, wait_s, energy=energy, predict=predict)
@@ -260,7 +260,7 @@ class _Asked:
     files: list[Path]
     platforms: list[str]
     options: QueryOptions
-    how: ModelFile
+    how: NetworkFile
     unread: int = 0
 
     def questions(self) -> Iterator[tuple[int, Question]]:
