@@ -77,5 +77,8 @@ def interrupt_at_sigterm(config: pytest.Config) -> None:
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt("SIGTERM")
 
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, before)
+
     signal.signal(signal.SIGTERM, interrupt)
-    config.add_cleanup(lambda: signal.signal(signal.SIGTERM, before))
+    config.add_cleanup(restore)
