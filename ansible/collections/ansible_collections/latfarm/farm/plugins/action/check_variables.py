@@ -45,7 +45,8 @@ class ActionModule(ActionBase):
         if found:
             result["failed"] = True
             host = given.get("inventory_hostname", "")
-            result["msg"] = f"{host}: {'; '.join(found)}. {_REMEDY}"
+            said = "; ".join(found)
+            result["msg"] = f"{host}: {said}{'' if said.endswith('?') else '.'} {_REMEDY}"
         return result
 
     def _others(self, given: dict[str, Any]) -> set[str]:

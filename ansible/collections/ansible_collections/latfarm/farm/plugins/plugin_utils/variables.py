@@ -21,7 +21,7 @@ Our names have fourteen letters or more. One that is wrong, missing or doubled l
 """
 
 _OFFERED = 0.6
-"""Least ratio at which a name is offered instead of an unknown one; the default of `difflib`."""
+"""Least ratio at which one of our names is offered, prefixes aside; the default of `difflib`."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -51,14 +51,19 @@ def mistakes(names: Iterable[str], known: Collection[str], others: Collection[st
     """
     found = []
     for name in sorted({str(name) for name in names} - set(known) - set(others)):
-        ours = name.startswith(OURS)
-        if not (ours or name.startswith(SHARED)):
-            continue
-        near = difflib.get_close_matches(name, known, n=1, cutoff=_OFFERED if ours else _NEAR)
-        if ours or near:
-            offer = f"; did you mean {near[0]}?" if near else ""
-            found.append(f"there is no variable {name}{offer}")
+        if name.startswith(OURS):
+            found.append(f"there is no variable {name}{_offer(name, known)}")
+        elif name.startswith(SHARED):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+            found += [f"there is no variable {name}; did you mean {each}?" for each in near]
     return found
+
+
+def _offer(name: str, known: Collection[str]) -> str:
+    """The end of a sentence that offers the nearest of our names; empty if none is near."""
+    rests = [each.removeprefix(OURS) for each in known if each.startswith(OURS)]
+    near = difflib.get_close_matches(name.removeprefix(OURS), rests, n=1, cutoff=_OFFERED)
+    return f"; did you mean {OURS}{near[0]}?" if near else ""
 
 
 def _read(file: Path) -> dict[str, dict[str, dict[str, object]]]:
