@@ -45,12 +45,8 @@ _INTEGERS = {
 _LONG = 1 << 16
 """Letters of the longest texts."""
 _MOST_BYTES = 4 << 20
-"""Bytes that the copies of one part may have; more than that is refused before it is read."""
-_MOST_PARTS = 100_000
-"""Messages that the copies of one part may be, those within them included.
-
-An empty message takes two bytes on the wire and some hundred in memory, so that their bytes alone
-do not bound what a mutant takes: two million of them took 1.2 GB."""
+"""Bytes that the copies of one part or value may have; more than that is refused before it is read.
+"""
 
 
 class Mutants:
@@ -123,7 +119,8 @@ class Mutants:
             return
         times = dice.choice(MANY) if dice.random() < 0.1 else 1
         if field.type != FieldDescriptor.TYPE_MESSAGE:
-            values = [self._hostile(field)] * times
+            value = self._hostile(field)
+            values = [value] * min(times, max(_MOST_BYTES // _size_bytes(value), 1))
             if len(found) and dice.random() < 0.5:
                 found[dice.randrange(len(found))] = values[0]
             else:
@@ -135,9 +132,8 @@ class Mutants:
             if len(found) > 1 and dice.random() < 0.5:
                 added.CopyFrom(found[0])
             self._damage(added)
-            if times > 1:
-                fitting = min(_MOST_BYTES // max(added.ByteSize(), 1), _MOST_PARTS // _parts(added))
-                found.extend([added] * (min(times, fitting) - 1))
+            fitting = _MOST_BYTES // max(added.ByteSize(), 1)
+            found.extend([added] * (min(times, fitting) - 1))
 
     def _hostile(self, field: FieldDescriptor) -> Any:
         dice = self._dice
@@ -165,13 +161,11 @@ class Mutants:
         return "".join(letters)
 
 
-def _parts(message: Any) -> int:
-    """How many messages a message is, with those within it; entries of maps do not count."""
-    count = 1
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE and not _is_map(field):
-            count += sum(map(_parts, value)) if field.is_repeated else _parts(value)
-    return count
+def _size_bytes(value: object) -> int:
+    """Bytes that a value of a field has in a message, at least; numbers count as one."""
+    if isinstance(value, str):
+        return max(len(value.encode()), 1)
+    return max(len(value), 1) if isinstance(value, bytes) else 1
 
 
 def _is_map(field: FieldDescriptor) -> bool:
