@@ -89,8 +89,8 @@ def _encode(value: object) -> Any:
     if isinstance(value, Mapping):
         return ["m", *([_encode(key), _encode(item)] for key, item in value.items())]
     if is_dataclass(value):
-        told = [_encode(getattr(value, name)) for name in _field_names(type(value))]
-        return ["d", _name(value), *told]
+        kind: type[Any] = type(value)
+        return ["d", _name(value), *(_encode(getattr(value, name)) for name in _field_names(kind))]
     raise TypeError(f"{type(value).__name__} is no type of a message")
 
 
