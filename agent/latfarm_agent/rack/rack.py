@@ -48,13 +48,13 @@ STOP_AT_ONCE = 32
 RESTART_GRACE_S = 1.0
 """How long a board that restarts because of a fault waits for what it measures, in seconds."""
 
-SWITCH_S = 0.5
+SWITCH_S = 0.05
 """How long a thread of a rack's process may keep Python's interpreter before it is asked to leave
 it to another one, in seconds.
 
-Each thread that waits for the interpreter wakes up once in this time, to ask for it. With the usual
-5 ms and some hundred boards whose results come together, these wakes cost more than the results.
-No thread of a rack computes for long: each leaves the interpreter by itself after a millisecond.
+Each thread that waits for the interpreter wakes up once in this time, to ask for it. With Python's
+usual 5 ms, some hundred boards whose results come together spend more time on that than on their
+results. Threads of a rack leave the interpreter by themselves after a millisecond or so.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,57}")

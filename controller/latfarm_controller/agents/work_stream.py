@@ -36,8 +36,8 @@ MOST_UNASKED = 1000
 ACKNOWLEDGE_S = 1.0
 """How long acknowledgements wait for another message that takes them along, in seconds.
 
-A message of their own costs both sides a tenth of a measurement. What they acknowledge is stored,
-so that nothing is lost if they never arrive.
+A message of their own costs both sides as much as an order. What they acknowledge is stored, so
+that nothing is lost if they never arrive.
 """
 REMEMBERED = 256
 """How many answered requests are remembered, so that a second answer is known as such."""

@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -44,6 +43,12 @@ CLASSES: Mapping[str, type[Any]] = _classes(
     (*MESSAGES, *get_args(ShardEvent), BuiltModel, NotBuilt, ModelFiles)
 )
 """The classes whose objects may be in a message, by name."""
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(field.name for field in fields(kind) if field.init)
+    for name, kind in CLASSES.items()
+    if is_dataclass(kind)
+}
+"""The fields with which an object of a dataclass is made, by the name of the class."""
 
 
 def dumps(message: object) -> bytes:
@@ -89,8 +94,8 @@ def _encode(value: object) -> Any:
     if isinstance(value, Mapping):
         return ["m", *([_encode(key), _encode(item)] for key, item in value.items())]
     if is_dataclass(value):
-        told = [_encode(getattr(value, name)) for name in _field_names(type(value))]
-        return ["d", _name(value), *told]
+        name = _name(value)
+        return ["d", name, *(_encode(getattr(value, field)) for field in _FIELDS[name])]
     raise TypeError(f"{type(value).__name__} is no type of a message")
 
 
@@ -129,13 +134,7 @@ def _object(items: list[Any]) -> object:
     made = CLASSES[items[0]]
     if not is_dataclass(made):
         raise TypeError(f"{items[0]} is no dataclass")
-    return made(**dict(zip(_field_names(made), map(_decode, items[1:]), strict=True)))
-
-
-@cache
-def _field_names(kind: type[Any]) -> tuple[str, ...]:
-    """The fields with which an object of a dataclass is made."""
-    return tuple(field.name for field in fields(kind) if field.init)
+    return made(**dict(zip(_FIELDS[items[0]], map(_decode, items[1:]), strict=True)))
 
 
 def _enumeration(items: list[Any]) -> Enum:

@@ -53,7 +53,7 @@ def remote() -> tuple[Keeper, RemoteShard]:
 
 
 def order(number: int) -> Order:
-    return Order(f"b{number}", BoardRequest.of(Lab().request(number)), "ab", b"model")
+    return Order(f"b{number}", BoardRequest.of(Lab().request(number)), "ab", b"model", 0)
 
 
 def test_orders_and_acknowledgements_that_come_together_are_one_message_each() -> None:
