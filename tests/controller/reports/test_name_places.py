@@ -46,7 +46,7 @@ def covered(places: list[PlacedName], taken: list[Box]) -> list[str]:
     return [place.text for place, on in zip(places, on_marks, strict=True) if on] + pairs
 
 
-@pytest.mark.parametrize("near", [8.0, 15.0, 40.0])
+@pytest.mark.parametrize("near", [8.0, 15.0, 30.0])
 def test_names_of_networks_of_like_latency_are_all_readable(near: float) -> None:
     names = marks(near)
     taken = bars(names)

@@ -34,9 +34,9 @@ def test_sound_texts_stay_as_they_are() -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns."""
-    monkeypatch.setattr(output, "out", lambda: console(width=80, force_terminal=True))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
+    terminal = {"width": 80, "force_terminal": True, "color_system": None}
+    monkeypatch.setattr(output, "out", lambda: console(**terminal))
+    monkeypatch.setenv("TERM", "xterm")
 
 
 HEADER = [
