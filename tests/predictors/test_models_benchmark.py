@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from latfarm_predictors.testing.onnx_files import write
 
 from benchmarks.models import run, tables
 from benchmarks.models.model_row import ModelFile, ModelRow
-from benchmarks.models.suite import ALL, DOZEN, QUICK, named
+from benchmarks.models.suite import ALL, DOZEN, QUICK, Export, named
 
 
 def rows() -> list[ModelRow]:
@@ -110,7 +111,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The names of the models that were examined; a bundle that is not read, and no exports."""
     names: list[str] = []
 
-    def examine(export: run.Export, *_: object, **__: object) -> ModelRow:
+    def examine(export: Export, *_: object, **__: object) -> ModelRow:
         names.append(export.name)
         if len(names) == 3:
             raise KeyboardInterrupt
@@ -170,7 +171,8 @@ def test_rows_of_another_bundle_are_not_continued(
 def test_steps_that_were_broken_off_are_tried_again(
     change: Mapping[str, Any], measured: bool, final: bool
 ) -> None:
-    row = ModelRow("a", "cnn", **{"exported": True, "read": True, "predicted_ms": 2.0} | change)
+    usual: dict[str, Any] = {"exported": True, "read": True, "predicted_ms": 2.0}
+    row = ModelRow("a", "cnn", **{**usual, **change})
     assert row.final(measured=measured) == final
 
 
@@ -199,7 +201,7 @@ def test_an_interrupted_run_says_that_it_can_be_continued(
 
     monkeypatch.setattr(run, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(run, "run", interrupted)
-    monkeypatch.setattr(run.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["run.py", "--write", str(tmp_path / "models.json")])
     assert run.main() == 130
     assert "the same command continues" in capsys.readouterr().err

@@ -126,14 +126,14 @@ def overlaps(first: Sequence[Box], second: Sequence[Box]) -> NDArray[np.float64]
     """The areas that each of `first` (rows) and each of `second` (columns) both cover."""
     a, b = _rows(first)[:, None, :], _rows(second)[None, :, :]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    return np.prod(np.clip(sides, 0.0, None), axis=-1)
+    return np.asarray(np.prod(np.clip(sides, 0.0, None), axis=-1), dtype=np.float64)
 
 
 def beyond(boxes: Sequence[Box], area: Box) -> NDArray[np.float64]:
     """By how many units each rectangle leaves `area`, all sides together."""
     rows, edge = _rows(boxes), np.array(area)
     out = np.concatenate([edge[:2] - rows[:, :2], rows[:, 2:] - edge[2:]], axis=1)
-    return np.clip(out, 0.0, None).sum(axis=1)
+    return np.asarray(np.clip(out, 0.0, None).sum(axis=1), dtype=np.float64)
 
 
 def _alone_cost(tries: Sequence[PlacedName], taken: Sequence[Box], area: Box) -> Boxes:

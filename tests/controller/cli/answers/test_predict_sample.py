@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,8 @@ def test_a_narrow_terminal_shows_layers_instead_of_configurations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    terminal = {"width": columns, "force_terminal": True, "color_system": None}
-    monkeypatch.setattr(output, "out", lambda: console(**terminal))
+    terminal = partial(console, width=columns, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "out", terminal)
     ended = latfarm("predict", model)
     assert ended.code == 0
     header = next(line for line in ended.out.splitlines() if line.startswith("kernel "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import partial
 
 import pytest
 from latfarm_controller.cli.shell import output
@@ -34,8 +35,8 @@ def test_sound_texts_stay_as_they_are() -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns."""
-    terminal = {"width": 80, "force_terminal": True, "color_system": None}
-    monkeypatch.setattr(output, "out", lambda: console(**terminal))
+    terminal = partial(console, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "out", terminal)
     monkeypatch.setenv("TERM", "xterm")
 
 
