@@ -39,7 +39,7 @@ def bars(names: list[tuple[str, float, float]]) -> list[Box]:
 
 def covered(places: list[PlacedName], taken: list[Box]) -> list[str]:
     """Names that lie on a mark, a bar or another name."""
-    on_marks = overlaps([place.box for place in places], taken).any(axis=1).tolist()
+    on_marks = [bool(areas.any()) for areas in overlaps([place.box for place in places], taken)]
     pairs = [
         f"{a.text} {b.text}" for a, b in combinations(places, 2) if overlaps([a.box], [b.box]).any()
     ]
