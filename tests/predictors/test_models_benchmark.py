@@ -284,7 +284,7 @@ def test_steps_that_were_broken_off_are_tried_again(
     change: Mapping[str, Any], measured: bool, final: bool
 ) -> None:
     usual: dict[str, Any] = {"exported": True, "read": True, "predicted_ms": 2.0}
-    row = ModelRow("a", "cnn", **usual | dict(change))
+    row = ModelRow("a", "cnn", **{**usual, **change})
     assert row.final(measured=measured) == final
 
 

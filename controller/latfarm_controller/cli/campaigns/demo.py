@@ -81,12 +81,30 @@ def demo(
         output.out().print(
             f"left out, to end within {wanted.minutes:g} minutes: {run.left_out}", style="yellow"
         )
+    late = lateness(wanted.minutes, record["wall_s"])
+    if late:
+        output.out().print(late, style="yellow")
     if host.hopeless:
         output.out().print(f"{host.sentence}; what would help: {host.advice}", style="yellow")
     if energy:
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
     output.err().print(f"for everything known about the platform: latfarm report -p {run.platform}")
+
+
+def lateness(minutes: float, wall_s: float) -> str:
+    """What to say of a demo that took longer than it should; empty if it did not.
+
+    Args:
+        minutes: how long it might take, in minutes; 0: any time.
+        wall_s: how long it took, in seconds.
+    """
+    if not minutes or wall_s <= 60.0 * minutes:
+        return ""
+    return (
+        f"it took {wall_s / 60.0:.1f} minutes instead of {minutes:g}: even the least that a "
+        "predictor needs takes longer while this machine is so busy"
+    )
 
 
 def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:

@@ -45,10 +45,21 @@ class _JsonLines(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class _PlainLines(logging.Formatter):
+    """Formats each log record as a line for people: its level and its message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        story = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"latfarm: {record.levelname.lower()}: {record.getMessage()}{story}"
+
+
 def set_verbosity(verbose: int) -> None:
-    """Set what is logged: 0: warnings; 1: information; 2: debugging, of libraries too."""
+    """Set what is logged: 0: warnings; 1: information; 2: debugging, of libraries too.
+
+    A terminal gets lines for people, and everything else gets JSON.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(_PlainLines() if sys.stderr.isatty() else _JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose > 1 else logging.ERROR)

@@ -27,6 +27,8 @@ _PER_STEP = 1.5
 """What a step away from the mark costs: as much as an overlap of so many square units."""
 _CROSSED = 10.0
 """What it costs in the same unit if something lies between the mark and its name."""
+_TOUCHED = 40.0
+"""What it costs in the same unit, beside the area, if a name lies on something at all."""
 _OUTSIDE = 1000.0
 """What a name that leaves the plot costs for each unit that it leaves it by."""
 _ROUNDS = 3
@@ -124,14 +126,14 @@ def overlaps(first: Sequence[Box], second: Sequence[Box]) -> NDArray[np.float64]
     """The areas that each of `first` (rows) and each of `second` (columns) both cover."""
     a, b = _rows(first)[:, None, :], _rows(second)[None, :, :]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
-    return np.prod(np.clip(sides, 0.0, None), axis=-1)
+    return np.asarray(np.prod(np.clip(sides, 0.0, None), axis=-1), dtype=np.float64)
 
 
 def beyond(boxes: Sequence[Box], area: Box) -> NDArray[np.float64]:
     """By how many units each rectangle leaves `area`, all sides together."""
     rows, edge = _rows(boxes), np.array(area)
     out = np.concatenate([edge[:2] - rows[:, :2], rows[:, 2:] - edge[2:]], axis=1)
-    return np.clip(out, 0.0, None).sum(axis=1)
+    return np.asarray(np.clip(out, 0.0, None).sum(axis=1), dtype=np.float64)
 
 
 def _alone_cost(tries: Sequence[PlacedName], taken: Sequence[Box], area: Box) -> Boxes:
@@ -140,15 +142,20 @@ def _alone_cost(tries: Sequence[PlacedName], taken: Sequence[Box], area: Box) ->
     around = [box for box in taken if not _holds(box, mark_x, mark_y)]
     return (
         _OUTSIDE * beyond([place.box for place in tries], area)
-        + overlaps([place.box for place in tries], taken).sum(axis=1)
+        + _covered(tries, taken)
         + _CROSSED * _crossed(tries, around)
     )
 
 
 def _cover_cost(tries: Sequence[PlacedName], others: Sequence[Box]) -> Boxes:
     """What places of one name cost because of the places of other names."""
-    covered = overlaps([place.box for place in tries], others).sum(axis=1)
-    return covered + _CROSSED * _crossed(tries, others)
+    return _covered(tries, others) + _CROSSED * _crossed(tries, others)
+
+
+def _covered(tries: Sequence[PlacedName], boxes: Sequence[Box]) -> Boxes:
+    """What it costs that places lie on rectangles."""
+    areas = overlaps([place.box for place in tries], boxes)
+    return np.asarray((areas + _TOUCHED * (areas > 0.0)).sum(axis=1))
 
 
 def _holds(box: Box, x: float, y: float) -> bool:

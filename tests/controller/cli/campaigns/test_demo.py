@@ -69,3 +69,10 @@ def test_single_passes_tell_no_noise(capsys: pytest.CaptureFixture[str]) -> None
     told = printed([row("a", [10.0], 10.0)], capsys)
     assert "±" not in told
     assert "perfect" not in told
+
+
+def test_a_demo_that_took_too_long_says_so() -> None:
+    assert demo.lateness(10.0, 599.0) == ""
+    assert demo.lateness(0.0, 9000.0) == "", "it may take any time"
+    told = demo.lateness(6.0, 624.0)
+    assert told.startswith("it took 10.4 minutes instead of 6: ")

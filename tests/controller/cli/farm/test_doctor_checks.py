@@ -23,7 +23,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], Finding]:
     """The only finding about the board whose agent ends with an error."""
 
     def find(error: Exception) -> Finding:
-        monkeypatch.setattr(doctor_checks.subprocess, "run", fails_with(error))
+        monkeypatch.setattr(subprocess, "run", fails_with(error))
         (found,) = doctor_checks._board()
         return found
 

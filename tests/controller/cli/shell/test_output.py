@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from latfarm_controller.cli.shell import output
@@ -34,9 +38,9 @@ def test_sound_texts_stay_as_they_are() -> None:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns."""
-    monkeypatch.setattr(output, "out", lambda: console(width=80, force_terminal=True))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
+    terminal = partial(console, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "out", terminal)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 HEADER = [
@@ -139,3 +143,31 @@ def test_longer_names_are_broken_before_a_table_is_given_up(
     assert all(len(line) <= 80 for line in lines)
     assert lines[0].split() == header
     assert lines[1].split()[-4:] == ["21.291", "1792", "3675.2", "5.66"]
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """Puts the handlers and levels of the loggers back."""
+    names = ("", "latfarm", "latfarm_controller", "latfarm_predictors", "latfarm_protos")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_terminal_gets_warnings_for_people_and_a_service_gets_json(
+    terminal: bool, logging_as_before: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    output.set_verbosity(0)
+    logging.getLogger("latfarm_controller").warning("Ray is away")
+    told = stream.getvalue()
+    if terminal:
+        assert told == "latfarm: warning: Ray is away\n"
+    else:
+        assert json.loads(told)["message"] == "Ray is away"
