@@ -55,8 +55,12 @@ _SEEDS_A_DRAW = 100_000
 """Difference between the first seeds of two draws."""
 _PATIENCE = 40
 """Number of variants of a family that are drawn in vain before the family is given up."""
-_JUDGED_PATIENCE = 80
-"""The same number for families that judge, none of which may be missing by chance."""
+_JUDGED_PATIENCE = 300
+"""The same number for families that judge, none of which may be missing by chance: 3 % of VGG's
+variants have at most 2e9 multiply-adds, as networks that judge have."""
+_OUT_OF_REACH = 2.0
+"""A family is given up after `_PATIENCE` variants if all of them miss the limits of multiply-adds
+by more than this factor."""
 _MOST_OPTIONS = 8
 """Number of widths and resolutions that are tried until one gives a new network."""
 
@@ -189,12 +193,17 @@ def _new_variant(
     name: str, numbers: Iterator[int], label: str, wanted: _Wanted, taken: Collection[str]
 ) -> Graph | None:
     """The next variant of a family that is wanted and not taken; None after some patience."""
-    for number in itertools.islice(numbers, wanted.patience):
+    nearest = math.inf
+    for tried, number in enumerate(itertools.islice(numbers, wanted.patience)):
+        if tried == _PATIENCE and nearest > _OUT_OF_REACH:
+            return None
         try:
             graph = variant(name, number, label=label)
         except GraphError:
             continue  # its windows are larger than its maps
-        if wanted.macs[0] <= graph_totals(graph).macs <= wanted.macs[1]:
+        macs = max(graph_totals(graph).macs, 1)
+        nearest = min(nearest, max(wanted.macs[0] / macs, macs / wanted.macs[1]))
+        if wanted.macs[0] <= macs <= wanted.macs[1]:
             key = hash_of(graph)
             if key not in taken and key not in wanted.exclude:
                 return graph
