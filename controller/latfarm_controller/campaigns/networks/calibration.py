@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
@@ -30,7 +30,7 @@ from latfarm_predictors.graph.totals import graph_totals
 
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.draws.judged_mix import MIXES, Mix, calibrating_families, is_tiny
+from latfarm_controller.zoo.draws.judged_mix import MIXES, calibrating_families, is_tiny
 from latfarm_controller.zoo.draws.variants import variant
 
 Draw = Literal["variants", "scaled", "judged", "convolutional", "transformers"]
@@ -130,7 +130,7 @@ def calibration_networks(
             f"{', '.join(sorted(exclude_lineages))} there are {len(families)}"
         )
     if draw in MIXES:
-        named = calibrating_families(cast(Mix, draw), exclude_lineages)
+        named = calibrating_families(draw, exclude_lineages)
         return _variants(count, named, _Wanted(macs, _JUDGED_PATIENCE, frozenset(exclude)), seed)
     if draw == VARIANTS:
         wanted = _Wanted(macs, _PATIENCE, frozenset(exclude))
