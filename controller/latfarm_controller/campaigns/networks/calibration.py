@@ -120,7 +120,6 @@ def calibration_networks(
         UsageError: fewer than six families are left (or fewer than `count`, if that is less);
             families for tiny images count for scaled networks alone.
     """
-    random = Random(seed)
     families = zoo.calibration_families(exclude_lineages)
     if draw != SCALED:
         families = {name: each for name, each in families.items() if not is_tiny(each)}
@@ -135,21 +134,39 @@ def calibration_networks(
     if draw == VARIANTS:
         wanted = _Wanted(macs, _PATIENCE, frozenset(exclude))
         return _variants(count, [(name,) for name in families], wanted, seed)
+    return _scaled_networks(count, list(families.values()), macs, frozenset(exclude), seed)
+
+
+def _scaled_networks(
+    count: int,
+    families: Sequence[zoo.Family],
+    macs: tuple[float, float],
+    exclude: frozenset[str],
+    seed: int,
+) -> list[Graph]:
+    """Networks of other widths and resolutions, as near to evenly spread operations as they come.
+
+    Args:
+        count: how many networks.
+        families: the families to take turns.
+        macs: least and most multiply-adds of a network.
+        exclude: hashes of networks that must not be drawn.
+        seed: random seed.
+    """
+    random = Random(seed)
     bases = [
-        _Base(family, float(graph_totals(family.build(seed=seed)).macs))
-        for family in families.values()
+        _Base(family, float(graph_totals(family.build(seed=seed)).macs)) for family in families
     ]
     random.shuffle(bases)
     low, high = math.log(macs[0]), math.log(macs[1])
     aims = [low + (high - low) * (i + 0.5) / count for i in range(count)]
     turns = dict.fromkeys((base.family.name for base in bases), 0)
     chosen: dict[str, tuple[float, Graph]] = {}
-    barred = set(exclude)
     # The extremes come first: few families reach them, and these must not have had their turn.
     for aim in sorted(aims, key=lambda a: -abs(a - (low + high) / 2)):
         best = min(bases, key=lambda b: (turns[b.family.name] + _miss(b, aim), b.family.name))
         turns[best.family.name] += 1
-        graph = _nearest(best, aim, random, barred | set(chosen), seed + turns[best.family.name])
+        graph = _nearest(best, aim, random, exclude.union(chosen), seed + turns[best.family.name])
         if graph is not None:
             chosen[hash_of(graph)] = (aim, graph)
     return [graph for _, graph in sorted(chosen.values(), key=lambda pair: pair[0])]
