@@ -118,8 +118,8 @@ def test_a_lower_clock_of_the_host_is_told_and_stays_in_the_latency(
     assert told == ["1", "1.6", "1.6", "1"]
     timed = [result.sessions[0].runs_ms[0] for result in found]
     assert timed == pytest.approx([2.0, 3.2, 4.8, 2.0])
-    slowdown = [result.sessions[-1].slowdown[0] for result in found]
-    assert slowdown == pytest.approx([1.0, 1.0, 1.5, 1.0], rel=1e-2), "the neighbour's alone"
+    left = [result.sessions[-1].slowdown[0] for result in found]
+    assert left == pytest.approx([1.0, 1.0, 1.5, 1.0], rel=1e-2), "the neighbour's alone"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
@@ -30,7 +30,7 @@ from latfarm_predictors.graph.totals import graph_totals
 
 from latfarm_controller import zoo
 from latfarm_controller.errors import UsageError
-from latfarm_controller.zoo.draws.judged_mix import MIXES, Mix, calibrating_families, is_tiny
+from latfarm_controller.zoo.draws.judged_mix import MIXES, calibrating_families, is_tiny
 from latfarm_controller.zoo.draws.variants import variant
 
 Draw = Literal["variants", "scaled", "judged", "convolutional", "transformers"]
@@ -55,8 +55,12 @@ _SEEDS_A_DRAW = 100_000
 """Difference between the first seeds of two draws."""
 _PATIENCE = 40
 """Number of variants of a family that are drawn in vain before the family is given up."""
-_JUDGED_PATIENCE = 80
-"""The same number for families that judge, none of which may be missing by chance."""
+_JUDGED_PATIENCE = 300
+"""The same number for families that judge, none of which may be missing by chance: 3 % of VGG's
+variants have at most 2e9 multiply-adds, as networks that judge have."""
+_OUT_OF_REACH = 2.0
+"""A family is given up after `_PATIENCE` variants if all of them miss the limits of multiply-adds
+by more than this factor."""
 _MOST_OPTIONS = 8
 """Number of widths and resolutions that are tried until one gives a new network."""
 
@@ -116,7 +120,6 @@ def calibration_networks(
         UsageError: fewer than six families are left (or fewer than `count`, if that is less);
             families for tiny images count for scaled networks alone.
     """
-    random = Random(seed)
     families = zoo.calibration_families(exclude_lineages)
     if draw != SCALED:
         families = {name: each for name, each in families.items() if not is_tiny(each)}
@@ -126,26 +129,44 @@ def calibration_networks(
             f"{', '.join(sorted(exclude_lineages))} there are {len(families)}"
         )
     if draw in MIXES:
-        named = calibrating_families(cast(Mix, draw), exclude_lineages)
+        named = calibrating_families(draw, exclude_lineages)
         return _variants(count, named, _Wanted(macs, _JUDGED_PATIENCE, frozenset(exclude)), seed)
     if draw == VARIANTS:
         wanted = _Wanted(macs, _PATIENCE, frozenset(exclude))
         return _variants(count, [(name,) for name in families], wanted, seed)
+    return _scaled_networks(count, list(families.values()), macs, frozenset(exclude), seed)
+
+
+def _scaled_networks(
+    count: int,
+    families: Sequence[zoo.Family],
+    macs: tuple[float, float],
+    exclude: frozenset[str],
+    seed: int,
+) -> list[Graph]:
+    """Networks of other widths and resolutions, as near to evenly spread operations as they come.
+
+    Args:
+        count: how many networks.
+        families: the families to take turns.
+        macs: least and most multiply-adds of a network.
+        exclude: hashes of networks that must not be drawn.
+        seed: random seed.
+    """
+    random = Random(seed)
     bases = [
-        _Base(family, float(graph_totals(family.build(seed=seed)).macs))
-        for family in families.values()
+        _Base(family, float(graph_totals(family.build(seed=seed)).macs)) for family in families
     ]
     random.shuffle(bases)
     low, high = math.log(macs[0]), math.log(macs[1])
     aims = [low + (high - low) * (i + 0.5) / count for i in range(count)]
     turns = dict.fromkeys((base.family.name for base in bases), 0)
     chosen: dict[str, tuple[float, Graph]] = {}
-    barred = set(exclude)
     # The extremes come first: few families reach them, and these must not have had their turn.
     for aim in sorted(aims, key=lambda a: -abs(a - (low + high) / 2)):
         best = min(bases, key=lambda b: (turns[b.family.name] + _miss(b, aim), b.family.name))
         turns[best.family.name] += 1
-        graph = _nearest(best, aim, random, barred | set(chosen), seed + turns[best.family.name])
+        graph = _nearest(best, aim, random, exclude.union(chosen), seed + turns[best.family.name])
         if graph is not None:
             chosen[hash_of(graph)] = (aim, graph)
     return [graph for _, graph in sorted(chosen.values(), key=lambda pair: pair[0])]
@@ -189,12 +210,17 @@ def _new_variant(
     name: str, numbers: Iterator[int], label: str, wanted: _Wanted, taken: Collection[str]
 ) -> Graph | None:
     """The next variant of a family that is wanted and not taken; None after some patience."""
-    for number in itertools.islice(numbers, wanted.patience):
+    nearest = math.inf
+    for tried, number in enumerate(itertools.islice(numbers, wanted.patience)):
+        if tried == _PATIENCE and nearest > _OUT_OF_REACH:
+            return None
         try:
             graph = variant(name, number, label=label)
         except GraphError:
             continue  # its windows are larger than its maps
-        if wanted.macs[0] <= graph_totals(graph).macs <= wanted.macs[1]:
+        macs = max(graph_totals(graph).macs, 1)
+        nearest = min(nearest, max(wanted.macs[0] / macs, macs / wanted.macs[1]))
+        if wanted.macs[0] <= macs <= wanted.macs[1]:
             key = hash_of(graph)
             if key not in taken and key not in wanted.exclude:
                 return graph

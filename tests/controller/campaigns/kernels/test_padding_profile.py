@@ -92,21 +92,18 @@ def survey(
         quiet = {node.name for node in request.graph.nodes if node.op == silent}
         layers = [layer for layer in layers if layer.name not in quiet]
         asked.append(request.graph.name)
+        whole_ms = CALL_MS + sum(layer.latency_ms for layer in layers)
         return Measurement(
             request.request_id,
             hash_of(request.graph),
             request.platform,
             request.purpose,
             Outcome.OK,
-            latency_ms=CALL_MS + sum(layer.latency_ms for layer in layers),
+            latency_ms=whole_ms,
             mad_ms=0.0,
             settings=request.settings,
             layers=tuple(replace(each, latency_ms=slowdown * each.latency_ms) for each in layers),
-            conditions={
-                "uncorrected_ms": str(
-                    slowdown * (CALL_MS + sum(layer.latency_ms for layer in layers))
-                )
-            },
+            conditions={"uncorrected_ms": str(slowdown * whole_ms)},
         )
 
     models = {}

@@ -103,8 +103,7 @@ def calibrating(graphs: Sequence[Graph]) -> list[str]:
     return [graph.name.partition("-calibration")[0] for graph in graphs]
 
 
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("mix", "seed"), list(zip(MIXES, (0, 1, 2), strict=True)))
 def test_families_calibrate_in_the_mix_of_those_that_judge(mix: Mix, seed: int) -> None:
     judging = judged_families(mix)
     graphs = calibration_networks(2 * len(judging), seed=seed, macs=MACS, draw=mix)
@@ -113,8 +112,8 @@ def test_families_calibrate_in_the_mix_of_those_that_judge(mix: Mix, seed: int) 
     assert len({hash_of(graph) for graph in twenty}) == 20
     shares = Counter(calibrating(twenty))
     assert max(shares.values()) - min(shares[name] for name in judging) <= 1
-    again = calibration_networks(20, seed=seed, macs=MACS, draw=mix)
-    assert [hash_of(graph) for graph in again] == [hash_of(graph) for graph in twenty]
+    few = min(20, len(graphs))
+    assert [hash_of(graph) for graph in graphs[:few]] == [hash_of(graph) for graph in twenty[:few]]
 
 
 def test_a_judged_mix_has_other_members_than_those_that_judge() -> None:
