@@ -19,6 +19,7 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import load_config
+from latfarm_controller.errors import UsageError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
@@ -136,4 +137,7 @@ def _rows(client: ControllerClient, hashes: set[str]) -> int:
 
 def _measured(client: ControllerClient) -> int:
     """How many measurements the store has on the platform of the board."""
-    return sum(1 for _ in client.results(platform=PLATFORM))
+    try:
+        return sum(1 for _ in client.results(platform=PLATFORM))
+    except UsageError:  # nothing yet
+        return 0
