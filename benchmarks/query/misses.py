@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
@@ -27,6 +27,8 @@ from latfarm_predictors.graph.hash import hash_of
 
 PLATFORM = "miss-sim1.0-fp32-1t"
 """The platform of the simulated board."""
+BOARD = "miss"
+"""Name of the simulated board."""
 ASKERS = 100
 """How many ask the same at the same time."""
 SHARE = 1.1
@@ -55,11 +57,14 @@ def board(folder: Path, measure_ms: float) -> Iterator[None]:
             }
         )
     )
-    options = LocalAgentOptions(folder / "state", folder / "log", "miss", simulate=profile)
+    options = LocalAgentOptions(folder / "state", folder / "log", BOARD, simulate=profile)
     with LocalAgent(options) as agent:
         config = load_config()
         config.make_dirs()
-        Registry(config.boards_file).add("miss", agent.address)
+        registry = Registry(config.boards_file)
+        with suppress(UsageError):  # the board of a run that was stopped had another port
+            registry.remove(BOARD)
+        registry.add(BOARD, agent.address)
         yield
 
 
