@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
@@ -19,6 +19,7 @@ from latfarm_controller.agents.registry import Registry
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.question import Found, Question
 from latfarm_controller.config import load_config
+from latfarm_controller.errors import UsageError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
@@ -26,6 +27,8 @@ from latfarm_predictors.graph.hash import hash_of
 
 PLATFORM = "miss-sim1.0-fp32-1t"
 """The platform of the simulated board."""
+BOARD = "miss"
+"""Name of the simulated board."""
 ASKERS = 100
 """How many ask the same at the same time."""
 SHARE = 1.1
@@ -54,11 +57,14 @@ def board(folder: Path, measure_ms: float) -> Iterator[None]:
             }
         )
     )
-    options = LocalAgentOptions(folder / "state", folder / "log", "miss", simulate=profile)
+    options = LocalAgentOptions(folder / "state", folder / "log", BOARD, simulate=profile)
     with LocalAgent(options) as agent:
         config = load_config()
         config.make_dirs()
-        Registry(config.boards_file).add("miss", agent.address)
+        registry = Registry(config.boards_file)
+        with suppress(UsageError):  # the board of a run that was stopped had another port
+            registry.remove(BOARD)
+        registry.add(BOARD, agent.address)
         yield
 
 
@@ -136,4 +142,7 @@ def _rows(client: ControllerClient, hashes: set[str]) -> int:
 
 def _measured(client: ControllerClient) -> int:
     """How many measurements the store has on the platform of the board."""
-    return sum(1 for _ in client.results(platform=PLATFORM))
+    try:
+        return sum(1 for _ in client.results(platform=PLATFORM))
+    except UsageError:  # nothing yet
+        return 0

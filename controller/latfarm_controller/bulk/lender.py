@@ -32,7 +32,7 @@ def worker_count(setting: int | None, *, spared_cores: int = 0) -> int:
     if setting is not None:
         return setting
     cores = len(os.sched_getaffinity(0)) - spared_cores
-    room = psutil.virtual_memory().available // WORKER_BYTES
+    room = int(psutil.virtual_memory().available) // WORKER_BYTES
     return max(1, min(cores, room, MOST_WORKERS))
 
 

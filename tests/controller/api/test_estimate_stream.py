@@ -212,8 +212,10 @@ def test_a_client_that_does_not_read_stops_its_own_stream_alone() -> None:
         for each in questions
     ]
 
-    def request(place: int) -> Any:
-        question = pb.QueryRequest(platform=PLATFORM, graph_hash=f"{place:032}", no_measure=True)
+    def request(place: int, network: bytes = b"") -> Any:
+        question = pb.QueryRequest(
+            platform=PLATFORM, graph_hash=f"{place:032}", no_measure=True, graph_json=network
+        )
         return pb.EstimateRequest(place=place, question=question)
 
     async def main() -> None:
@@ -222,7 +224,7 @@ def test_a_client_that_does_not_read_stops_its_own_stream_alone() -> None:
         async def endless() -> AsyncIterator[Any]:
             nonlocal sent
             while True:
-                yield request(sent)
+                yield request(sent, bytes(50_000))  # large ones soon fill what the service takes
                 sent += 1
 
         async with (

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.bulk import evaluation
-from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, NetworkFile, SentGraph
+from latfarm_controller.bulk.candidates import (
+    BulkCandidate,
+    CandidateEnd,
+    NetworkFile,
+    SentGraph,
+    Source,
+)
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import WorkerLender
 from latfarm_controller.bulk.predictions import PredictedLatency
@@ -46,12 +52,9 @@ def candidates(tmp_path: Path) -> list[BulkCandidate]:
     files = [NetworkFile(str(path)) for path in sorted(tmp_path.glob("*.onnx"))]
     sent = [SentGraph(network(9).dumps().encode()), SentGraph(b"no JSON")]
     graphs = [network(channels) for channels in range(10, 14)]
-    made = [
-        BulkCandidate(source, platform)
-        for source in (*files, *graphs)
-        for platform in (PLATFORM, OTHER)
-    ]
-    made += [BulkCandidate(source, PLATFORM, hashed=False) for source in sent]
+    sources: list[Source] = [*files, *graphs]
+    made = [BulkCandidate(source, platform) for source in sources for platform in (PLATFORM, OTHER)]
+    made += [BulkCandidate(each, PLATFORM, hashed=False) for each in sent]
     return [*made, BulkCandidate(graphs[0], PLATFORM, predict=False)]
 
 

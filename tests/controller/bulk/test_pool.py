@@ -38,7 +38,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def gone(pid: int) -> bool:
     """Whether a process has ended; one that nobody has waited for yet has ended, too."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return str(psutil.Process(pid).status()) == str(psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
