@@ -164,11 +164,12 @@ ROWS = (
                 "Answers per second that are errors of the model or of the infrastructure.",
                 "ops",
                 (Query(f"latfarm:errors:rate{PLATFORM}", "{{platform}} {{error_code}}"),),
+                height=12,
             ),
             PlotPanel(
                 "Retries, quarantines, refused conditions",
                 "Repeated requests, quarantined boards, and measurements refused for their "
-                "conditions, per second. Reasons for which nothing is refused are not shown.",
+                "conditions, per second.",
                 "ops",
                 (
                     Query(
@@ -183,10 +184,11 @@ ROWS = (
                     ),
                     Query(
                         "sum by (board, reason) (rate(latfarm_agent_conditions_refused_total"
-                        f"{BOARD}[$__rate_interval])) > 0",
+                        f"{BOARD}[$__rate_interval]))",
                         "{{board}} {{reason}}",
                     ),
                 ),
+                height=12,
             ),
         ),
     ),
@@ -241,7 +243,7 @@ ROWS = (
                 "Certificates",
                 "Days until the certificates of the boards, of the controller, and of those who "
                 "read the boards' metrics expire.",
-                "suffix: days",
+                "suffix:days",
                 (
                     Query(
                         "latfarm:certificate_remaining:seconds / 86400", "{{board}} {{certificate}}"
