@@ -187,11 +187,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_installed_playbooks_are_found_and_parse(installed: dict[str, str]) -> None:
     home = Path(installed["HOME"])
     inventory = home / "inventory.json"
-    groups = {"boards": {"hosts": {"nuc-1": {}}}, "controllers": {"hosts": {"hub": {}}}}
+    groups: dict[str, Any] = {"boards": {"hosts": {"nuc-1": {}}}}
+    groups["controllers"] = {"hosts": {"hub": {}}}
     inventory.write_text(json.dumps(groups))
     books = [f"latfarm.farm.{name}" for name in BOOKS]
     done = run(
-        *("ansible-playbook", "--syntax-check", "-i", inventory, *books), cwd=home, **installed
+        *("ansible-playbook", "--syntax-check", "-i", str(inventory), *books), cwd=home, **installed
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(f"playbook: {book}" in done.stdout for book in books)
