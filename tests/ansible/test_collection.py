@@ -195,7 +195,7 @@ def test_installed_playbooks_are_found_and_parse(installed: dict[str, str]) -> N
         *("ansible-playbook", "--syntax-check", "-i", str(inventory), *books), cwd=home, **installed
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(f"playbook: {book}" in done.stdout for book in books)
+    assert all(f"latfarm/farm/playbooks/{name}.yml" in done.stdout for name in BOOKS)
 
 
 def test_installed_plugins_and_roles_are_documented(installed: dict[str, str]) -> None:
