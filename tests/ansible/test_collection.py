@@ -201,9 +201,9 @@ def test_installed_playbooks_are_found_and_parse(installed: dict[str, str]) -> N
 def test_installed_plugins_and_roles_are_documented(installed: dict[str, str]) -> None:
     home = Path(installed["HOME"])
     for words, told in (
-        (("-t", "inventory", "latfarm.farm.boards"), "boards of a latfarm controller"),
+        (("-t", "inventory", "latfarm.farm.boards"), "Reads the boards of a controller"),
         (("latfarm.farm.check_variables",), "latfarm_other_variables"),
-        (("-t", "filter", "latfarm.farm.neighbours"), "The boards on the machine of a board"),
+        (("-t", "filter", "latfarm.farm.neighbours"), "Boards share a machine if Ansible reaches them"),
         (("-t", "role", "latfarm.farm.board"), "latfarm_runtimes"),
     ):
         done = run("ansible-doc", *words, cwd=home, **installed)
