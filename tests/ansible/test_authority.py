@@ -12,7 +12,7 @@ import pytest
 from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.ca_rotation import CaRotation
 
-from tests.ansible.collection import NEEDS_ANSIBLE, run
+from tests.ansible.collection import NEEDS_ANSIBLE, ROOT, run
 
 NAMES = ("farm.example.org", "192.0.2.1")
 
@@ -43,7 +43,8 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def played(book: Path, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the role."""
-    return run("ansible-playbook", "-vvv", book, LATFARM_HOME=str(home), **variables)
+    environment = {"LATFARM_HOME": str(home), **variables}
+    return run("ansible-playbook", "-vvv", book, cwd=ROOT, **environment)
 
 
 def changed(book: Path, home: Path) -> int:

@@ -187,22 +187,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_installed_playbooks_are_found_and_parse(installed: dict[str, str]) -> None:
     home = Path(installed["HOME"])
     inventory = home / "inventory.json"
-    groups = {"boards": {"hosts": {"nuc-1": {}}}, "controllers": {"hosts": {"hub": {}}}}
+    groups: dict[str, Any] = {"boards": {"hosts": {"nuc-1": {}}}}
+    groups["controllers"] = {"hosts": {"hub": {}}}
     inventory.write_text(json.dumps(groups))
     books = [f"latfarm.farm.{name}" for name in BOOKS]
     done = run(
-        *("ansible-playbook", "--syntax-check", "-i", inventory, *books), cwd=home, **installed
+        *("ansible-playbook", "--syntax-check", "-i", str(inventory), *books), cwd=home, **installed
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(f"playbook: {book}" in done.stdout for book in books)
+    assert all(f"latfarm/farm/playbooks/{name}.yml" in done.stdout for name in BOOKS)
 
 
 def test_installed_plugins_and_roles_are_documented(installed: dict[str, str]) -> None:
     home = Path(installed["HOME"])
     for words, told in (
-        (("-t", "inventory", "latfarm.farm.boards"), "boards of a latfarm controller"),
+        (("-t", "inventory", "latfarm.farm.boards"), "Reads the boards of a controller"),
         (("latfarm.farm.check_variables",), "latfarm_other_variables"),
-        (("-t", "filter", "latfarm.farm.neighbours"), "The boards on the machine of a board"),
+        (("-t", "filter", "latfarm.farm.neighbours"), "Boards share a machine if Ansible reaches them"),
         (("-t", "role", "latfarm.farm.board"), "latfarm_runtimes"),
     ):
         done = run("ansible-doc", *words, cwd=home, **installed)

@@ -30,7 +30,7 @@ def unenroll(
     gone = {"ansible_host": "127.0.0.1", "ansible_port": 1, "latfarm_file_sd_dir": str(folder)}
     inventory.write_text(json.dumps({"boards": {"hosts": {"gone": gone}}}))
     return run(
-        *("ansible-playbook", "-i", inventory, book, *words),
+        *("ansible-playbook", "-i", str(inventory), book, *words),
         LATFARM_HOME=str(home),
         LATFARM_LOCAL_AGENT="0",
     )

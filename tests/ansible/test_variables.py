@@ -139,7 +139,7 @@ def refused(folder: Path, variables: dict[str, Any], book: str, *words: str) -> 
     groups = {"boards": {"hosts": {"nuc-1": host}}, "controllers": {"hosts": {"hub": host}}}
     inventory.write_text(json.dumps(groups))
     done = run(
-        *("ansible-playbook", "-i", inventory, book, *words),
+        *("ansible-playbook", "-i", str(inventory), book, *words),
         LATFARM_HOME=str(folder / "home"),
     )
     assert done.returncode != 0, done.stdout

@@ -59,9 +59,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
+---
 # boards.latfarm.yml: all boards
 plugin: latfarm.farm.boards
 
+---
 # jetsons.latfarm.yml: some boards of another home, and groups by location
 plugin: latfarm.farm.boards
 home: /srv/latfarm
