@@ -157,7 +157,9 @@ def test_boards_that_lie_cost_their_own_work_and_nothing_else(
     async def play() -> None:
         async with watched(tmp_path, boards, lie) as made:
             await made.until(lambda: made.farm.state().boards.get(HONEST) == "ready")
-            record = await Driver(made.store, made.farm).run(FarmCampaign(COUNT), RECORD)
+            record = await Driver(made.store, made.farm).run(
+                FarmCampaign(COUNT, longest_s=600.0), RECORD
+            )
             assert record.state == "done"
             assert not made.agents[thief].measured, "who has another's id gets no work"
             assert not made.agents[stale].measured, "an old token lets nobody measure"
@@ -194,7 +196,9 @@ def test_a_board_that_begins_to_lie_loses_what_it_measured_then(
             await made.until(lambda: list(made.farm.state().boards.values()) == ["ready"] * 2)
             made.agents[HONEST].gate.clear()
             truths.append(len(made.agents[liar].measured) + 2)
-            record = await Driver(made.store, made.farm).run(FarmCampaign(COUNT), RECORD)
+            record = await Driver(made.store, made.farm).run(
+                FarmCampaign(COUNT, longest_s=600.0), RECORD
+            )
             assert record.state == "done"
 
     asyncio.run(play())
@@ -230,7 +234,9 @@ def test_the_crew_climbs_the_ladder_of_a_real_board(
         async with watched(tmp_path, boards[:2], lie, reboot, lease_ms) as made:
             await made.until(lambda: "recovered" in made.told(name))
             assert made.farm.state().boards[name] == "ready"
-            record = await Driver(made.store, made.farm).run(FarmCampaign(COUNT), RECORD)
+            record = await Driver(made.store, made.farm).run(
+                FarmCampaign(COUNT, longest_s=600.0), RECORD
+            )
             assert record.state == "done"
             assert made.told(HONEST) == []
             told = made.told(name)
