@@ -65,13 +65,6 @@ START_TRIES = 4
 Ray gives its raylet 30 s to start, which is a constant of its code (`ray/_private/node.py`); on a
 host with ten busy processes a core that is not always enough.
 """
-UNUSED = ("start_monitor", "start_log_monitor", "start_api_server")
-"""What starts a process of Ray that does nothing here (methods of `ray._private.node.Node`).
-
-The monitor would start further nodes, the log monitor copies what workers print to a driver that
-does not want it, and the server of the dashboard has no dashboard. Each of them is a Python process
-with 50 MB that wakes up several times a second. `ray.init` has no option for them (Ray 2.60).
-"""
 _SLOW = "timed out during startup"
 """What Ray's error says when its raylet did not start in time."""
 _TOKEN = secrets.token_hex(32)
@@ -202,6 +195,8 @@ class RayRuntime:
             start_new_session=True,
             pass_fds=self._keep_open,
         )
+        store_bytes = store_size_bytes()
+        shm_bytes = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
         environment = {
             name: value,
             "RAY_AUTH_MODE": "token",
@@ -209,15 +204,9 @@ class RayRuntime:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            # No such port exists: Ray's monitor, if it runs, logs that, and serves no metrics. It
-            # would serve them without a token, and nobody reads them.
+            # No such port exists: Ray's monitor logs that, and serves no metrics. It would serve
+            # them without a token, and nobody reads them.
             "AUTOSCALER_METRIC_PORT": "-1",
-            # Workers are started when they are needed, and not one for each core at the start.
-            "RAY_prestart_worker_first_driver": "0",
-            # Nobody reads what Ray counts about itself and about each task.
-            "RAY_enable_metrics_collection": "0",
-            "RAY_event_stats": "0",
-            "RAY_task_events_report_interval_ms": "0",
             # Shards of boards must not wait for other processes; builders lower their priority
             # themselves.
             "RAY_worker_niceness": "0",
@@ -228,32 +217,25 @@ class RayRuntime:
         with _environment(environment):
             ray = _import_ray()
             _keep_to_loopback()
-            with _without_unused():
-                self._init(ray)
+            ray.init(
+                address="local",
+                _node_ip_address=LOOPBACK,
+                num_cpus=self._cpus,
+                num_gpus=0,
+                object_store_memory=store_bytes,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                _temp_dir=str(self.folder),
+                # If /dev/shm is too small, the object store lies in the folder, which is slower.
+                # Ray does not warn about that if the folder is named.
+                _plasma_directory=None if shm_bytes > store_bytes else str(self.folder),
+            )
         ip = ray.util.get_node_ip_address()
         if ip != LOOPBACK:
             ray.shutdown()
             raise FarmError(f"it insists on listening at {ip}, not on loopback")
         return ray
-
-    def _init(self, ray: Any) -> None:
-        """Start Ray on this host, with the present environment."""
-        store_bytes = store_size_bytes()
-        shm_bytes = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else 0
-        ray.init(
-            address="local",
-            _node_ip_address=LOOPBACK,
-            num_cpus=self._cpus,
-            num_gpus=0,
-            object_store_memory=store_bytes,
-            include_dashboard=False,
-            log_to_driver=False,
-            configure_logging=False,
-            _temp_dir=str(self.folder),
-            # If /dev/shm is too small, the object store lies in the folder, which is slower.
-            # Ray does not warn about that if the folder is named.
-            _plasma_directory=None if shm_bytes > store_bytes else str(self.folder),
-        )
 
     def _join(self) -> Any:
         environment = {"RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1"}
@@ -318,27 +300,6 @@ def _keep_to_loopback() -> None:
     """Have Ray use 127.0.0.1 alone. It reads the variable at its import, which may be over."""
     constants = importlib.import_module("ray._private.ray_constants")
     vars(constants)["ENABLE_RAY_CLUSTER"] = False
-
-
-@contextlib.contextmanager
-def _without_unused() -> Iterator[None]:
-    """Let a Ray that is started in the block do without the processes that nobody needs here.
-
-    A version of Ray that has no such method starts what it has.
-    """
-    node: Any = importlib.import_module("ray._private.node").Node
-    before = {name: getattr(node, name) for name in UNUSED if hasattr(node, name)}
-    for name in before:
-        setattr(node, name, _start_nothing)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(node, name, method)
-
-
-def _start_nothing(*_: object, **__: object) -> None:
-    """Stand for a method that starts a process."""
 
 
 @contextlib.contextmanager

@@ -38,7 +38,6 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from tests.controller.farm.processes.ray_farm import (
     PLATFORM,
     alive,
-    command_line,
     pid_of,
     processes_of,
     request,
@@ -124,7 +123,6 @@ def test_the_whole_chain_and_its_end(
             seen["listeners"] = listeners_of(backend)
             seen["metrics"] = await asyncio.to_thread(open_metrics, seen["listeners"])
             seen["environment"] = dict(os.environ)
-            seen["commands"] = [command_line(pid) for pid in processes_of(backend)]
 
             await kill_a_shard(farm, backend, inbox)
             await kill_gcs(farm, backend, inbox)
@@ -137,8 +135,6 @@ def test_the_whole_chain_and_its_end(
     asyncio.run(scenario())
     check_listeners(seen["listeners"])
     assert seen["metrics"] == [], "whoever has no token may not read anything"
-    unused = ("monitor.py", "dashboard.py")
-    assert not [each for each in seen["commands"] if any(name in each for name in unused)]
     assert "RAY_AUTH_TOKEN" not in seen["environment"]
     assert MARK not in seen["environment"]
     assert len(seen["processes"]) >= 5
