@@ -77,19 +77,20 @@ def demo(
         output.json_text(record | {"report": str(report)})
         return
     _print(run.rows, record)
-    if run.left_out:
-        output.out().print(
-            f"left out, to end within {wanted.minutes:g} minutes: {run.left_out}", style="yellow"
-        )
-    late = lateness(wanted.minutes, record["wall_s"])
-    if late:
-        output.out().print(late, style="yellow")
+    _print_limits(run.left_out, wanted.minutes, record["wall_s"])
     if host.hopeless:
         output.out().print(f"{host.sentence}; what would help: {host.advice}", style="yellow")
     if energy:
         output.out().print(record["energy"]["summary"])
     output.out().print(f"report: {report}")
     output.err().print(f"for everything known about the platform: latfarm report -p {run.platform}")
+
+
+def _print_limits(left_out: str, minutes: float, wall_s: float) -> None:
+    """Say what was left out so that the demo ends in time, and when it did not."""
+    story = left_out and f"left out, to end within {minutes:g} minutes: {left_out}"
+    for text in filter(None, (story, lateness(minutes, wall_s))):
+        output.out().print(text, style="yellow")
 
 
 def lateness(minutes: float, wall_s: float) -> str:

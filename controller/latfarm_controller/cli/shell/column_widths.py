@@ -7,7 +7,6 @@ is not a table any more: each of its rows is written as lines of their own.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,28 +53,30 @@ def column_widths(
     if sum(natural) + GAPS[0] * between <= width:
         return ColumnWidths([None] * len(header), GAPS[0])
     for limit in short:
-        fixed = [
-            max(w, title) if w <= limit else None for w, title in zip(widest, titles, strict=True)
-        ]
-        least = sum(
-            max(LEAST, title) if w is None else w for w, title in zip(fixed, titles, strict=True)
-        )
-        for gap in GAPS:
-            if least + gap * between <= width:
-                return ColumnWidths(fixed, gap)
+        # Whole titles first: a broken title is a title that nobody can search for.
+        for wanted, gaps in ((natural, GAPS[:1]), (titles, GAPS)):
+            fixed = [
+                max(w, title) if w <= limit else None
+                for w, title in zip(widest, wanted, strict=True)
+            ]
+            least = sum(
+                max(LEAST, title) if w is None else w
+                for w, title in zip(fixed, titles, strict=True)
+            )
+            for gap in gaps:
+                if least + gap * between <= width:
+                    return ColumnWidths(fixed, gap)
     return None
 
 
-def least_width(
-    header: Sequence[str], rows: Sequence[Sequence[str]], short: Sequence[int] = SHORT
-) -> int:
-    """The least width at which `column_widths` finds room for a table, in characters."""
-    high = 1
-    while column_widths(header, rows, high, short) is None:
-        high *= 2
-    return bisect_left(
-        range(high), True, key=lambda width: column_widths(header, rows, width, short) is not None
-    )
+def least_width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width of a table in what is no terminal, in characters: only long texts are broken."""
+    longest = SHORT_IN_FILES[0]
+    widths = [
+        max(_widest(name), min(longest, max((_widest(row[index]) for row in rows), default=0)))
+        for index, name in enumerate(header)
+    ]
+    return sum(widths) + GAPS[0] * (len(header) - 1)
 
 
 def _widest(text: str) -> int:

@@ -202,7 +202,7 @@ def table(
         return
     short = SHORT if made.is_terminal else SHORT_IN_FILES
     if not made.is_terminal:
-        made.width = max(made.width, least_width(header, shown, short))
+        made.width = max(made.width, least_width(header, shown))
     layout = column_widths(header, shown, made.width, short)
     if layout is None:
         _print_rows(title, header, shown)
