@@ -203,7 +203,10 @@ def test_installed_plugins_and_roles_are_documented(installed: dict[str, str]) -
     for words, told in (
         (("-t", "inventory", "latfarm.farm.boards"), "Reads the boards of a controller"),
         (("latfarm.farm.check_variables",), "latfarm_other_variables"),
-        (("-t", "filter", "latfarm.farm.neighbours"), "Boards share a machine if Ansible reaches them"),
+        (
+            ("-t", "filter", "latfarm.farm.neighbours"),
+            "Boards share a machine if Ansible reaches them",
+        ),
         (("-t", "role", "latfarm.farm.board"), "latfarm_runtimes"),
     ):
         done = run("ansible-doc", *words, cwd=home, **installed)
