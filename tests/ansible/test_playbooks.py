@@ -282,3 +282,20 @@ def test_every_handler_that_a_task_notifies_exists() -> None:
                 assert name in known, f"{tasks.relative_to(COLLECTION)} notifies {name!r}"
                 notified += 1
     assert notified >= 10
+
+
+def test_every_file_that_a_task_names_is_in_its_role() -> None:
+    found = 0
+    for tasks in sorted(ROLES.glob("*/tasks/*.yml")):
+        text = tasks.read_text()
+        others = re.findall(
+            r"(?:(?:include|import)_tasks:|^ +file:) (\w+\.yml)$", text, re.MULTILINE
+        )
+        own = re.findall(r"(?:src|template): ([\w.-]+\.(?:j2|json))", text)
+        scripts = re.findall(r"cmd:(?: >-\n)? +([\w-]+\.sh)", text)
+        role = tasks.parents[1]
+        present = {path.name for path in (*role.glob("templates/*"), *role.glob("files/*"))}
+        assert set(others) <= {path.name for path in tasks.parent.iterdir()}, tasks
+        assert {*own, *scripts} <= present, tasks
+        found += len(others) + len(own) + len(scripts)
+    assert found >= 80
