@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+from latfarm_protos.trust.message_fields import Unreadable
 
 from latfarm_controller.agents import bounds
 from latfarm_controller.agents.board import DISK_FULL
@@ -78,6 +79,22 @@ def refusal_as_error(refusal: Any, address: str) -> AgentError:
         return AgentLostError(f"{address}: the board could not take the order: {details}")
     kind = DiskFullError if code == DISK_FULL else AgentError
     return kind(f"{address}: Work failed ({code or 'UNKNOWN'}): {details}")
+
+
+def readable(answer: Any, address: str, method: str) -> Any:
+    """The answer of a board to a call, or an event of it.
+
+    Args:
+        answer: what was read.
+        address: the address of the board.
+        method: the name of the call.
+
+    Raises:
+        BadAnswerError: its bytes are no message, or have too many fields.
+    """
+    if isinstance(answer, Unreadable):
+        raise BadAnswerError(f"{address}: an answer to {method} {answer.why}")
+    return answer
 
 
 def as_error(error: Any, address: str, method: str) -> AgentError:

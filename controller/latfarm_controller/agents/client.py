@@ -22,7 +22,7 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_controller.agents import results, wire
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
-from latfarm_controller.agents.call_errors import as_error, cut, details_of
+from latfarm_controller.agents.call_errors import as_error, cut, details_of, readable
 from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
@@ -320,7 +320,7 @@ class AgentClient:
             chunks(), timeout=timeout_ms / 1e3
         )
         try:
-            state: pb.BlobState = await call
+            state: pb.BlobState = readable(await call, self.address, "UploadBlob")
         except grpc.aio.AioRpcError as error:
             # With these two codes, the upload must go on from another place, for example because
             # another upload of the same model has gone further.
@@ -347,7 +347,7 @@ class AgentClient:
             while True:
                 reading = asyncio.ensure_future(call.read())
                 await self._listen(reading)
-                event = await reading
+                event = readable(await reading, self.address, method)
                 if event is grpc.aio.EOF:
                     raise CutError("the stream ended without a result")
                 kind = event.WhichOneof("event")

@@ -10,10 +10,11 @@ from typing import Any
 
 import grpc
 from latfarm_protos.trust.contexts import TlsFileError
+from latfarm_protos.trust.message_fields import careful
 from latfarm_protos.trust.proof import Proof
 from latfarm_protos.v1 import agent_pb2_grpc
 
-from latfarm_controller.agents.call_errors import as_error, cut
+from latfarm_controller.agents.call_errors import as_error, cut, readable
 from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
 from latfarm_controller.errors import AgentError, AgentLostError, UsageError
 
@@ -89,6 +90,22 @@ class CutError(Exception):
         self.progress = progress
 
 
+class _CarefulChannel:
+    """A channel whose answers are counted before they are read; see `readable`."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, kind: str) -> Any:
+        """The function of the channel that makes calls of a kind, as generated stubs use it."""
+        make = getattr(self._channel, kind)
+
+        def call_of(*args: Any, response_deserializer: Any, **others: Any) -> Any:
+            return make(*args, response_deserializer=careful(response_deserializer), **others)
+
+        return call_of
+
+
 class AgentConnection:
     """Opens, proves and renews the gRPC channel to a board. Use it from one event loop.
 
@@ -138,7 +155,7 @@ class AgentConnection:
         elif self._agent is None:
             check_open(self.address, self._tls, self._insecure)
             self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
-            self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+            self._agent = agent_pb2_grpc.AgentServiceStub(_CarefulChannel(self._channel))
         return self._agent
 
     async def stub_for_stream(self) -> Any:
@@ -172,7 +189,8 @@ class AgentConnection:
             left_s = max(deadline_s - time.monotonic(), 0.001)
             try:
                 call = getattr(await self.stub(), method)
-                return await call(request, timeout=left_s, wait_for_ready=waits)
+                answer = await call(request, timeout=left_s, wait_for_ready=waits)
+                return readable(answer, self.address, method)
             except AgentLostError:
                 if time.monotonic() >= deadline_s:
                     raise
@@ -211,7 +229,7 @@ class AgentConnection:
         self._channel = grpc.aio.secure_channel(
             self.address, credentials, options=(*_OPTIONS, *named)
         )
-        self._agent = agent_pb2_grpc.AgentServiceStub(self._channel)
+        self._agent = agent_pb2_grpc.AgentServiceStub(_CarefulChannel(self._channel))
         self._proof, self._stamp = proof, stamp
 
     async def _hang_up(self) -> None:

@@ -21,6 +21,7 @@ from latfarm_controller.agents.call_errors import (
     as_error,
     cut,
     details_of,
+    readable,
     refusal_as_error,
 )
 from latfarm_controller.agents.connection import CutError
@@ -271,7 +272,7 @@ class WorkStream:
                     self.end(CutError("the board ended the stream"))
                     return
                 self.heard += 1
-                self._hear(message)
+                self._hear(readable(message, self.address, "Work"))
         except grpc.aio.AioRpcError as error:
             self.end(self._translated(error))
         except BadAnswerError as error:
