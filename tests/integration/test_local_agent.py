@@ -167,9 +167,10 @@ def test_the_stream_and_plain_calls_give_the_same_measurement(agent: LocalAgent)
             assert "timing" in [stage.name for stage in stages]
             await client.acknowledge([request.request_id])
             await client.release()  # which first sends what waits
-            await client.acquire(30_000)
-            assert await client.acknowledge([request.request_id]) == 0
-            await client.release()
+        async with AgentClient(agent.address, "test") as older:
+            await older.acquire(30_000)
+            assert await older.acknowledge([request.request_id]) == 0
+            await older.release()
 
     asyncio.run(main())
 

@@ -77,9 +77,23 @@ def measure(
 
 
 def worker_pids() -> set[int]:
-    """Return the pids of the workers of this process: the children of the workers' keepers."""
-    keepers = keeper.descendants(os.getpid())
+    """Return the pids of the workers of this process: the children of the workers' keepers.
+
+    Other processes that this one has started, and what those have started, do not count.
+    """
+    keepers = [pid for pid in keeper.descendants(os.getpid()) if _is_keeper(pid)]
     return {pid for parent in keepers for pid in keeper.descendants(parent)}
+
+
+def _is_keeper(pid: int) -> bool:
+    """Whether a process is a child of this one that began as the program of workers."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False  # it has ended meanwhile
+    parent = int(stat[stat.rindex(")") + 2 :].split()[1])
+    return parent == os.getpid() and b"latfarm_agent.worker.main" in words
 
 
 def _signal_workers(*numbers: signal.Signals) -> None:

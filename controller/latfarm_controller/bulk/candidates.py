@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from latfarm_predictors.collector import collector_waits
 from latfarm_predictors.errors import PredictorsError
-from latfarm_predictors.frontends.model_file import read_model
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
@@ -60,6 +59,8 @@ class NetworkFile:
         Raises:
             ModelFileError: the file is not a usable model.
         """
+        from latfarm_predictors.frontends.model_file import read_model  # onnx is slow to import
+
         shapes = dict(self.shapes) or None
         return read_model(
             self.path, batch=self.batch or None, shapes=shapes, optimise=self.optimise
