@@ -34,11 +34,11 @@ MOST_UNCONFIRMED = 10_000
 is lost stay in the board's spool."""
 MOST_UNASKED = 1000
 """Most messages that nobody asked for, between two answers; one more ends the stream."""
-ACKNOWLEDGE_S = 1.0
+ACKNOWLEDGE_S = 0.1
 """How long acknowledgements wait for another message that takes them along, in seconds.
 
-A message of their own costs both sides as much as an order. What they acknowledge is stored, so
-that nothing is lost if they never arrive.
+A message of their own costs both sides as much as an order. But where the stream breaks before they
+are sent, the results stay in the board's spool until the next order or the next controller.
 """
 REMEMBERED = 256
 """How many answered requests are remembered, so that a second answer is known as such."""
