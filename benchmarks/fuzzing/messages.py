@@ -36,7 +36,8 @@ from benchmarks.fuzzing.part import PartReport
 BATCH_CASES = 100
 """How many values are written to the store in one transaction."""
 MEMORY_BYTES = 1 << 30
-"""By how much the largest memory of the process may grow; a test's process was larger before."""
+"""Largest growth of the peak memory of the process during a run, in bytes. What the process took
+before the run does not count, because in a test run other tests have made it large."""
 LONGEST_TEXT = 8192
 """Letters of the longest text that a value may have."""
 MOST_PARTS = 100_000

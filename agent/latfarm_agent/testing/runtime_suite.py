@@ -81,19 +81,16 @@ def worker_pids() -> set[int]:
 
     Other processes that this one has started, and what those have started, do not count.
     """
-    keepers = [pid for pid in keeper.descendants(os.getpid()) if _is_keeper(pid)]
+    keepers = [pid for pid in keeper.children(os.getpid()) if _is_keeper(pid)]
     return {pid for parent in keepers for pid in keeper.descendants(parent)}
 
 
 def _is_keeper(pid: int) -> bool:
-    """Whether a process is a child of this one that began as the program of workers."""
+    """Whether a child of this process began as the program of workers."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"latfarm_agent.worker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False  # it has ended meanwhile
-    parent = int(stat[stat.rindex(")") + 2 :].split()[1])
-    return parent == os.getpid() and b"latfarm_agent.worker.main" in words
 
 
 def _signal_workers(*numbers: signal.Signals) -> None:

@@ -136,9 +136,27 @@ def end_descendants() -> None:
             continue
 
 
+def children(root: int) -> set[int]:
+    """Process ids of the children of `root`; empty where there is no /proc."""
+    return set(_children_by_parent().get(root, ()))
+
+
 def descendants(root: int) -> set[int]:
     """Process ids of all descendants of `root`; empty where there is no /proc."""
-    children: dict[int, list[int]] = {}
+    children_of = _children_by_parent()
+    found: set[int] = set()
+    ahead = [root]
+    while ahead:
+        for pid in children_of.get(ahead.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                ahead.append(pid)
+    return found
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    """The children of each process that has some."""
+    found: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             stat = (entry / "stat").read_text(errors="replace")
@@ -146,14 +164,7 @@ def descendants(root: int) -> set[int]:
             continue  # the process has ended meanwhile
         # The command's name may hold spaces and brackets: fields count from the last bracket.
         parent = int(stat[stat.rindex(")") + 2 :].split()[1])
-        children.setdefault(parent, []).append(int(entry.name))
-    found: set[int] = set()
-    ahead = [root]
-    while ahead:
-        for pid in children.get(ahead.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                ahead.append(pid)
+        found.setdefault(parent, []).append(int(entry.name))
     return found
 
 

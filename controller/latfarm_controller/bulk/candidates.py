@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 MOST_KEPT = 4
-"""So many bundles a worker keeps open; each takes up to 100 MB with what it remembers."""
+"""Largest number of bundles that a worker keeps open. A bundle takes up to 100 MB, with the kernels
+and networks that its predictor remembers."""
 Predict = Callable[[str, Sequence[Graph], float], list[PredictedLatency | Exception]]
 """Predicts networks on a platform with a coverage; one that fails, fails alone."""
 

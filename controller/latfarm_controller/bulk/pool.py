@@ -12,7 +12,7 @@ from latfarm_controller.bulk.worker_process import WorkerEndedError, WorkerProce
 from latfarm_controller.errors import ControllerError
 
 MOST_ENDS = 12
-"""So many workers in a row may end in the midst of their tasks before the pool gives up.
+"""The pool gives up when this many workers, one after the other, ended in the midst of a task.
 
 A single item that ends each worker is found by halving: a task of 64 items costs seven workers.
 """

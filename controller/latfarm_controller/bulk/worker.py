@@ -17,11 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from latfarm_controller.bulk.frames import packed, read_frame
+from latfarm_controller.child_pipe import STOPPED, packed, read_frame
 from latfarm_controller.errors import ControllerError
-
-STOPPED = 3
-"""Exit code of a process whose standard input has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from latfarm_controller.bulk.frames import packed, read_frame
 from latfarm_controller.bulk.worker import WorkerTask
+from latfarm_controller.child_pipe import packed, read_frame
 from latfarm_controller.errors import ControllerError
 
 _MAIN = "from latfarm_controller.bulk.worker import main; main()"

@@ -1,6 +1,6 @@
 """The process that fits a bundle, so that the controller answers questions meanwhile.
 
-Its standard input brings the pickled task after the eight bytes of its length. It writes one line
+Its standard input brings the task (see `child_pipe`). It writes one line
 of JSON for each step, and a last one with the end. It ends at once when its standard input ends,
 because then the controller has gone, or wants the training to stop.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import struct
 import sys
 import threading
 from dataclasses import dataclass
@@ -19,15 +18,12 @@ from typing import IO, Any
 
 from latfarm_predictors.errors import PredictorsError
 
+from latfarm_controller.child_pipe import STOPPED, packed, read_frame
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.training.fit_bundle import TrainingInputs, fit_bundle
 
-LENGTH = struct.Struct(">Q")
-"""How the length of the task stands before it, in bytes."""
 NICENESS = 5
 """How far the fit steps back behind the processes that answer questions, as for `nice`."""
-STOPPED = 3
-"""Exit code of a process whose standard input has ended."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,7 @@ class FitTask:
 
     def to_bytes(self) -> bytes:
         """The task as the process reads it."""
-        content = pickle.dumps(self)
-        return LENGTH.pack(len(content)) + content
+        return packed(self)
 
 
 def read_task(source: IO[bytes]) -> FitTask:
@@ -57,13 +52,10 @@ def read_task(source: IO[bytes]) -> FitTask:
         EOFError: it ends too early.
         TypeError: it is something else.
     """
-    head = source.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError("the task ends before its length")
-    (length,) = LENGTH.unpack(head)
-    content = source.read(length)
-    if len(content) < length:
-        raise EOFError(f"the task ends after {len(content)} of {length} bytes")
+    try:
+        content = read_frame(source)
+    except EOFError as error:
+        raise EOFError(f"the task ends too early: {error}") from error
     task = pickle.loads(content)  # only the controller that started us writes here
     if not isinstance(task, FitTask):
         raise TypeError(f"the task is a {type(task).__name__}")

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.app.bundle_training import COMMAND
+from latfarm_controller.child_pipe import LENGTH, STOPPED
 from latfarm_controller.errors import UsageError
 from latfarm_controller.training.fit_bundle import TrainingInputs
-from latfarm_controller.training.fit_child import (
-    LENGTH,
-    STOPPED,
-    FitTask,
-    read_task,
-    told_end,
-)
+from latfarm_controller.training.fit_child import FitTask, read_task, told_end
 from latfarm_controller.training.insight_trial import InsightWays
 from latfarm_controller.training.training_set import Basis, TrainingSet
 from latfarm_predictors.errors import BundleError

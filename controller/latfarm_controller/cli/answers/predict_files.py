@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 MANY_FILES = 100
 """From this number of files on, workers repay their start: a file takes some tens of ms."""
 FIRST_FILES = 16
-"""So many of many files are predicted in this process; what is wrong with all is told by them."""
+"""Number of files that are predicted in this process before the workers have answered, so that a
+mistake that concerns all files, such as a wrong platform, is told at once."""
 TOGETHER = 16
 """Number of files in one task of a worker."""
 

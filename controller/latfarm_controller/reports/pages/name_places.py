@@ -130,7 +130,7 @@ def overlaps(first: Sequence[Box], second: Sequence[Box]) -> NDArray[np.float64]
 
 
 def beyond(boxes: Sequence[Box], area: Box) -> NDArray[np.float64]:
-    """By how many units each rectangle leaves `area`, all sides together."""
+    """How far each rectangle reaches beyond `area`, summed over four sides, in the plot's units."""
     rows, edge = _rows(boxes), np.array(area)
     out = np.concatenate([edge[:2] - rows[:, :2], rows[:, 2:] - edge[2:]], axis=1)
     return np.asarray(np.clip(out, 0.0, None).sum(axis=1), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Pickled objects on a pipe, each after its length. Only a process and its own child use them."""
+"""The pipe between a process and its own child: pickled objects, each after its length."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import IO, Any
 
 LENGTH = struct.Struct(">Q")
 """How the length of an object stands before it, in bytes."""
+STOPPED = 3
+"""Exit code of a child process that ends because its standard input has ended."""
 
 
 def packed(value: Any) -> bytes:
@@ -27,7 +29,7 @@ def read_frame(source: IO[bytes]) -> bytes:
 
 
 def _exactly(source: IO[bytes], size_bytes: int) -> bytes:
-    """So many bytes of a pipe.
+    """The next bytes of a pipe, exactly `size_bytes` of them.
 
     Raises:
         EOFError: the pipe has fewer.
