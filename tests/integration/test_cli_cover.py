@@ -106,6 +106,29 @@ def test_a_bundle_of_old_says_how_to_gain_confidence(shell: Any, farm: Any, mode
     assert load_bundle(bundles(shell, farm)[-1]).confidence is not None
 
 
+def test_a_board_that_changed_since_is_refused_before_it_measures(
+    shell: Any, farm: Any, model: Path
+) -> None:
+    newest = bundles(shell, farm)[-1]
+    kept = newest.read_bytes()
+    campaigns = shell.run("campaign", "list", "--json").json
+    save_bundle(
+        load_bundle(newest), newest, {**read_provenance(newest), "fingerprint": "0123456789abcdef"}
+    )
+    try:
+        ended = shell.run("cover", model, "-p", farm.platform, "--family", "softmax")
+        again = shell.run("cover", "vit-tiny", "-p", farm.platform, "--budget", "1")
+    finally:
+        newest.write_bytes(kept)
+    assert ended.code == 0
+    assert "there is nothing to measure" in ended.out
+    assert again.code == 2
+    assert f"the boards of {farm.platform} changed since its bundle in use was made" in again.err
+    assert "then 0123456789ab" in again.err
+    assert f"latfarm characterize --platform {farm.platform}" in again.err
+    assert shell.run("campaign", "list", "--json").json == campaigns
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,8 @@ from latfarm_controller.errors import UsageError
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.predict.predictor import PlatformPredictor
+
+    from latfarm_controller.app.summaries import PlatformSummary
 
 BUDGET = 50
 """Kernels that are measured unless another number is given."""
@@ -93,8 +95,8 @@ def cover(
         ],
     }
     if choice.kernels and not dry_run:
-        base = str(read_provenance(path).get("campaign", ""))
-        told |= _measure(platform, base, choice.kernels, wait_s, tags)
+        made = read_provenance(path)
+        told |= _measure(platform, made, choice.kernels, wait_s, tags)
         told["coverage_after"] = coverages(load_bundle(Path(told["new_bundle"])), graphs)
     if as_json:
         output.json_text(told)
@@ -142,14 +144,39 @@ def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str
     return {graph.name: weighted_coverage(predictor, graph) for graph in graphs}
 
 
+def refuse_changed(platform: str, then: str, offered: Sequence[PlatformSummary]) -> None:
+    """Refuse boards that changed since a bundle was made: their times could not be added to it.
+
+    Args:
+        platform: the platform.
+        then: the fingerprint that it had when the bundle was made; empty if that is not known.
+        offered: the platforms of today.
+
+    Raises:
+        UsageError: boards offer the platform, with another fingerprint.
+    """
+    now = {each.fingerprint for each in offered if each.name == platform and each.fingerprint}
+    if then and now and then not in now:
+        raise UsageError(
+            f"the boards of {platform} changed since its bundle in use was made: their runtime, "
+            f"settings or hardware are others (fingerprint {min(now)[:12]}, then {then[:12]}), so "
+            "what is measured now cannot be added to that bundle; to measure everything again, "
+            f"run: latfarm characterize --platform {platform}"
+        )
+
+
 def _measure(
-    platform: str, base: str, kernels: Sequence[Any], wait_s: float, tags: list[str] | None
+    platform: str,
+    made: Mapping[str, Any],
+    kernels: Sequence[Any],
+    wait_s: float,
+    tags: list[str] | None,
 ) -> dict[str, Any]:
     """Have kernels measured and a bundle made; facts about it for the answer.
 
     Args:
         platform: the platform.
-        base: the campaign that its bundle in use was made from.
+        made: how its bundle in use was made; names the campaign and the fingerprint.
         kernels: what to measure.
         wait_s: seconds to wait for the store.
         tags: a board that measures must have all of these tags.
@@ -158,6 +185,7 @@ def _measure(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
+    base = str(made.get("campaign", ""))
     with controller(wait_s) as client:
         try:
             known = client.campaign(base)
@@ -167,6 +195,7 @@ def _measure(
                 f"{base or '(not told)'} is not in this store; to make one here, run: "
                 f"latfarm characterize --platform {platform}"
             ) from error
+        refuse_changed(platform, str(made.get("fingerprint", "")), client.platforms(tags or ()))
         config = {
             **cover_config(known.campaign_id, known.outcome, kernels),
             **inputs.chosen_by(tags),
