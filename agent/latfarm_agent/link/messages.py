@@ -12,12 +12,12 @@ from __future__ import annotations
 import array
 import contextlib
 import os
-import select
 import socket
 from typing import Sequence
 
 from latfarm_agent.bench.records import BenchRequest
 from latfarm_agent.files.companions import MOST_COMPANIONS
+from latfarm_agent.files.readiness import readable
 from latfarm_agent.worker.channel import ChannelError, Decoder, Message, encode
 
 MAX_PATH_BYTES = 107
@@ -56,7 +56,7 @@ class Link:
 
     def ready(self, timeout_s: float) -> bool:
         """Whether `receive` would answer at once; waits for that for at most `timeout_s`."""
-        return bool(self._waiting or select.select([self._connection], [], [], timeout_s)[0])
+        return bool(self._waiting or readable([self._connection], timeout_s))
 
     def ended(self) -> bool:
         """Whether the other side has closed its end, or sent something when it must not."""

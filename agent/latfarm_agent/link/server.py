@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import re
-import select
 import shutil
 import socket
 import stat
@@ -25,6 +24,7 @@ from latfarm_agent.bench.measuring import PARTS, MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.files.folders import remove
+from latfarm_agent.files.readiness import readable
 from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, close_all, file_names
 from latfarm_agent.worker.channel import Message
 
@@ -93,8 +93,7 @@ class BenchServer:
 
     def _accept(self) -> None:
         while not self._closing.is_set():
-            ready = select.select([self._socket.fileno(), self._woken], [], [])[0]
-            if self._socket.fileno() not in ready:
+            if self._socket.fileno() not in readable([self._socket, self._woken]):
                 continue
             try:
                 connection, _ = self._socket.accept()

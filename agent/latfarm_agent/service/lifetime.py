@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import sys
 from types import FrameType
 from typing import Callable
+
+from latfarm_agent.files.readiness import readable
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): which signal the process gets when its parent's thread ends."""
@@ -49,7 +50,7 @@ class Ending:
         """Block until there is a reason to end."""
         poll_s = POLL_S if self._parent_pid is not None else None
         while not self._asked and not self._orphaned():
-            if select.select([self._wake_up], [], [], poll_s)[0]:
+            if readable([self._wake_up], poll_s):
                 os.read(self._wake_up, 1)
 
     def close(self) -> None:

@@ -138,7 +138,7 @@ def test_companions_come_with_the_model(served: Path, bench: OneBench, model: Pa
     result = remote(served).measure(
         request, model, profile=False, on_stage=lambda _: None, cancelled=lambda: False
     )
-    assert result.outcome == "ok"
+    assert (result.outcome, result.error_message) == ("ok", "")
     assert bench.sizes == {model.name: len(MODEL), "a" * 64: 7, "b" * 64: 12}
 
 
