@@ -301,8 +301,9 @@ class BoardWorker:
         A board that cannot stop single requests stops all of them: it gets its lease back, and is
         leased again.
         """
-        if all([await client.withdraw(request_id) for request_id in self._orders.to_stop]):
-            self._orders.told_to_stop()
+        told = self._orders.to_stop  # more may be withdrawn while the board is told
+        if all([await client.withdraw(request_id) for request_id in told]):
+            self._orders.told_to_stop(told)
             self._changed.notify()
             return
         answers = [request.answer for request in self._orders.running]

@@ -152,9 +152,9 @@ class OrderQueue:
         return runs
 
     @property
-    def to_stop(self) -> Collection[str]:
-        """The ids of running requests that the board is to be told to stop."""
-        return self._to_stop
+    def to_stop(self) -> tuple[str, ...]:
+        """The ids of running requests that the board is to be told to stop, as of now."""
+        return tuple(self._to_stop)
 
     def needs_care(self) -> bool:
         """Whether the first running request is answered or to be stopped.
@@ -166,10 +166,10 @@ class OrderQueue:
         first = self.running[0]
         return first.answer.done() or first.request_id in self._to_stop
 
-    def told_to_stop(self) -> None:
-        """The board was told to stop what is to be stopped, and will answer these requests."""
-        self._stopping |= self._to_stop
-        self._to_stop.clear()
+    def told_to_stop(self, request_ids: Collection[str]) -> None:
+        """The board was told to stop these requests, and will answer them."""
+        self._stopping.update(request_ids)
+        self._to_stop.difference_update(request_ids)
 
     def stopped_all(self) -> list[RunningRequest]:
         """The board stopped everything that ran, as it cannot stop single requests.

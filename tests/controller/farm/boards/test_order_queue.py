@@ -148,7 +148,7 @@ def test_only_what_runs_can_be_stopped(loop: asyncio.AbstractEventLoop) -> None:
     assert not queue.needs_care()
     assert queue.stop("a")
     assert queue.needs_care()
-    assert list(queue.to_stop) == ["a"]
+    assert queue.to_stop == ("a",)
     assert queue.next_measurement() is None, "nothing is sent before it is stopped"
     assert queue.next_upload() is None
 
@@ -157,7 +157,7 @@ def test_a_stop_is_told_once_and_answered_later(loop: asyncio.AbstractEventLoop)
     queue = queue_of("a", "b")
     answer = send(queue, loop)
     queue.stop("a")
-    queue.told_to_stop()
+    queue.told_to_stop(queue.to_stop)
     assert not queue.needs_care(), "the board was told, and has not answered"
     answer.set_result(measured("a", error_code=STOPPED))
     assert queue.needs_care()
@@ -165,11 +165,29 @@ def test_a_stop_is_told_once_and_answered_later(loop: asyncio.AbstractEventLoop)
     assert queue.next_measurement() is not None
 
 
+def test_what_is_withdrawn_while_the_board_is_told_is_told_next(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    queue = queue_of("z", "a", "b")
+    send(queue, loop)
+    queue.answered(measured("z"), 0.001)
+    answer, _ = send(queue, loop), send(queue, loop)
+    queue.stop("a")
+    told = queue.to_stop
+    for _ in told:  # the board is told one after another, and "b" is withdrawn meanwhile
+        queue.stop("b")
+    queue.told_to_stop(told)
+    assert queue.to_stop == ("b",)
+    answer.set_result(measured("a", error_code=STOPPED))
+    assert queue.answered(answer.result(), 1.0) is None
+    assert queue.needs_care(), "it is the first one now"
+
+
 def test_a_result_that_came_before_the_stop_counts(loop: asyncio.AbstractEventLoop) -> None:
     queue = queue_of("a")
     send(queue, loop, 0.0)
     queue.stop("a")
-    queue.told_to_stop()
+    queue.told_to_stop(queue.to_stop)
     assert queue.answered(measured("a"), 1.0) == pytest.approx(1000.0)
 
 
@@ -186,7 +204,7 @@ def test_an_answer_that_overtakes_the_stop_ends_it(loop: asyncio.AbstractEventLo
     send(queue, loop)
     queue.stop("a")
     queue.answered(measured("a"), 1.0)
-    assert list(queue.to_stop) == []
+    assert queue.to_stop == ()
     assert queue.next_measurement() is not None
 
 
@@ -201,7 +219,7 @@ def test_what_else_ran_waits_again_in_its_place(loop: asyncio.AbstractEventLoop)
     assert [request.request_id for request in stopped] == ["a"]
     assert queue.running == []
     assert ids(queue.waiting) == ["b", "c"]
-    assert list(queue.to_stop) == []
+    assert queue.to_stop == ()
 
 
 def test_an_order_that_was_taken_back_during_its_upload_is_not_dropped_again() -> None:
@@ -219,5 +237,5 @@ def test_a_lost_board_has_no_orders(loop: asyncio.AbstractEventLoop) -> None:
     send(queue, loop)
     queue.stop("a")
     queue.clear()
-    assert (queue.waiting, queue.running, list(queue.to_stop)) == ([], [], [])
+    assert (queue.waiting, queue.running, queue.to_stop) == ([], [], ())
     assert not queue.needs_care()
