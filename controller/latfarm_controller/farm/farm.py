@@ -24,14 +24,9 @@ from latfarm_controller.farm import board_views
 from latfarm_controller.farm.backend_state import BackendState
 from latfarm_controller.farm.background import BackgroundTasks
 from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, board_state
-from latfarm_controller.farm.boards.interfaces import (
-    BoardStatus,
-    BuilderState,
-    FarmBackend,
-    Order,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import BoardStatus, FarmBackend, Order, ShardSettings
 from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.boards.shard_pool import ShardPool
 from latfarm_controller.farm.event_queue import EventQueue
 from latfarm_controller.farm.host import host_boot_id

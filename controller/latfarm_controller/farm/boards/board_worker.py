@@ -31,20 +31,17 @@ from latfarm_controller.errors import (
     LeaseError,
     VersionSkewError,
 )
+from latfarm_controller.farm.boards.board_client import BoardClient, Connect
 from latfarm_controller.farm.boards.disk_room import DiskRoom
-from latfarm_controller.farm.boards.interfaces import (
-    BoardClient,
+from latfarm_controller.farm.boards.interfaces import Fetch, Order, ShardSettings
+from latfarm_controller.farm.boards.model_upload import upload_model
+from latfarm_controller.farm.boards.order_queue import OrderQueue, QueuedOrder
+from latfarm_controller.farm.boards.shard_events import (
     BoardConnected,
     BoardRestarted,
     BoardUnreachable,
-    Connect,
-    Fetch,
-    Order,
     ShardEvent,
-    ShardSettings,
 )
-from latfarm_controller.farm.boards.model_upload import upload_model
-from latfarm_controller.farm.boards.order_queue import OrderQueue, QueuedOrder
 from latfarm_controller.farm.boards.spool_listing import spooled_results
 from latfarm_controller.farm.boards.wake_signal import Signal
 from latfarm_controller.farm.scheduling.messages import (

@@ -17,7 +17,7 @@ from typing import Any
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.farm.background import LoggedTasks, NamedTasks
-from latfarm_controller.farm.boards.interfaces import BoardRestarted
+from latfarm_controller.farm.boards.shard_events import BoardRestarted
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.board_decisions import MAINTENANCE, RESERVED

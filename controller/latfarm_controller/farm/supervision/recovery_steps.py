@@ -13,7 +13,7 @@ from typing import Protocol
 from latfarm_controller.agents.board import RESTART, RUNTIME, WORKER, BoardInfo
 from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.boards.interfaces import BoardRestarted
+from latfarm_controller.farm.boards.shard_events import BoardRestarted
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome
 from latfarm_controller.farm.supervision.ladder_messages import HOOK_STEPS, Step
 from latfarm_controller.farm.supervision.power_switch import RunHook

@@ -9,7 +9,7 @@ import pytest
 from latfarm_controller.agents.board import RESTART, RUNTIME, WORKER, BoardInfo
 from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.errors import FarmError, UsageError
-from latfarm_controller.farm.boards.interfaces import BoardRestarted
+from latfarm_controller.farm.boards.shard_events import BoardRestarted
 from latfarm_controller.farm.supervision import recovery_steps
 from latfarm_controller.farm.supervision.hook_runner import HookOutcome
 from latfarm_controller.farm.supervision.ladder_messages import Step
