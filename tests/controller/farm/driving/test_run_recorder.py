@@ -58,9 +58,9 @@ class Shelf:
         found: CampaignRecord = [value for what, value in self.told if what == "record"][-1]
         return found
 
-    def of(self, *whats: str) -> list[tuple[str, Any]]:
+    def of(self, *kinds: str) -> list[tuple[str, Any]]:
         """What was told of these kinds."""
-        return [(what, value) for what, value in self.told if what in whats]
+        return [(what, value) for what, value in self.told if what in kinds]
 
 
 class Run:
