@@ -12,8 +12,9 @@ import pytest
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.app import inventory_watch, patient_run
+from latfarm_controller.app import inventory_watch
 from latfarm_controller.app.app import Controller
+from latfarm_controller.app.campaigns import patient_run
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.driving import campaign_run, run_recorder, waits
