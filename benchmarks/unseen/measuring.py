@@ -18,7 +18,7 @@ from latfarm_controller.campaigns.sampling.nn_meter import PAPER_PRIOR_SHARE
 from latfarm_controller.cli.campaigns.judging_rounds import JudgingRounds
 from latfarm_controller.cli.shell.progress import follow
 from latfarm_controller.config import load_config
-from latfarm_controller.reports.networks import vendor_baselines
+from latfarm_controller.reports.facts.network_rows import vendor_baselines
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training import train
 from latfarm_predictors.bundle import read_provenance

@@ -1,6 +1,6 @@
 """kill -9 of every process of a board at every stage: what was told stays, and work goes on.
 
-The processes of the controller are killed in `tests/integration/test_cli_stops.py`,
+The processes of the controller are killed in `tests/integration/commands/test_cli_stops.py`,
 `tests/controller/farm/processes/test_ray.py` and `tests/controller/store/test_durability.py`.
 """
 

@@ -12,12 +12,9 @@ from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.agents.registry import BoardEntry, Registry
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.errors import VersionSkewError
-from latfarm_controller.farm.boards.interfaces import (
-    BoardConnected,
-    BoardUnreachable,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.boards.shard import InlineShard
+from latfarm_controller.farm.boards.shard_events import BoardConnected, BoardUnreachable
 from latfarm_controller.version_skew import skew
 
 from tests.controller.agents.fake_agent import FakeAgent, run, serving

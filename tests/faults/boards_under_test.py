@@ -19,10 +19,10 @@ from latfarm_protos.v1 import agent_pb2_grpc
 
 from tests.attacks.conftest import lives, until
 from tests.faults import scenario as kinds
-from tests.faults.board_program import BoardHooks
+from tests.faults.programs.board_program import BoardHooks
+from tests.faults.programs.warm_start import BOARDS, WarmStart
 from tests.faults.relay import LinkRelay
 from tests.faults.scenario import Scenario
-from tests.faults.warm_start import BOARDS, WarmStart
 from tests.ports import free_ports
 
 PLATFORM = "toy"

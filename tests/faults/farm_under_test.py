@@ -23,7 +23,6 @@ from latfarm_controller.errors import ControllerError
 from latfarm_predictors.graph.builder import GraphBuilder
 
 from tests.attacks.conftest import kill, lives, until
-from tests.faults import jumping_clock
 from tests.faults.boards_under_test import (
     PLATFORM,
     BoardsProcess,
@@ -31,11 +30,12 @@ from tests.faults.boards_under_test import (
     board_processes,
     hooks_of,
 )
-from tests.faults.controller_program import ControllerHooks
 from tests.faults.journal import JournalReader
+from tests.faults.programs import controller_program, jumping_clock
+from tests.faults.programs.controller_program import ControllerHooks
+from tests.faults.programs.warm_start import CONTROLLER, WarmStart
 from tests.faults.relay import LinkRelay, RelayThread
 from tests.faults.scenario import Scenario
-from tests.faults.warm_start import CONTROLLER, WarmStart
 from tests.integration.conftest import LATFARM, Shell
 
 CAMPAIGN = "faults"
@@ -147,7 +147,8 @@ class FarmUnderTest:
                 CONTROLLER, ["serve"], hooks.to_json(), self._log, own
             )
         else:
-            program = [sys.executable, "-m", "tests.faults.controller_program", hooks.to_json()]
+            module = controller_program.__name__
+            program = [sys.executable, "-m", module, hooks.to_json()]
             command = [*LATFARM, "-v", "serve"] if hooks.empty else [*program, "-v", "serve"]
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.faults import jumping_clock
 from tests.faults import scenario as kinds
 from tests.faults.farm_under_test import FarmUnderTest
+from tests.faults.programs import jumping_clock
 from tests.faults.scenario import Fault
 
 PART_S = 60.0

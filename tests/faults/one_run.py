@@ -27,9 +27,9 @@ from tests.faults.farm_under_test import (
     command_lines,
 )
 from tests.faults.fault_actions import ACTIONS, Strike
+from tests.faults.programs.warm_start import WarmStart
 from tests.faults.relay import RelayThread
 from tests.faults.scenario import Scenario
-from tests.faults.warm_start import WarmStart
 
 RUN_S = 240.0
 """Longest time of a run in seconds; a campaign that is not done by then needs a hand."""

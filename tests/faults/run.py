@@ -24,9 +24,9 @@ from typing import Any
 from tests import leftovers
 from tests.faults.checks import Values
 from tests.faults.one_run import run_scenario, undisturbed_values
+from tests.faults.programs.warm_start import WarmStart
 from tests.faults.scenario import FULL, QUICK, Scenario, drawn
 from tests.faults.summary import line, table
-from tests.faults.warm_start import WarmStart
 
 INTERRUPTED = 130
 """The exit code of a program that was interrupted."""

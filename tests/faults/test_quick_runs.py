@@ -11,9 +11,9 @@ import pytest
 
 from tests.faults.checks import Values
 from tests.faults.one_run import run_scenario, undisturbed_values
+from tests.faults.programs.warm_start import WarmStart
 from tests.faults.scenario import QUICK, drawn
 from tests.faults.summary import line
-from tests.faults.warm_start import WarmStart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("seeded-faults")]
 SEEDS = range(1, 21)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
-from latfarm_agent.service.metrics import AgentMetrics as AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics as AgentMetrics
 from latfarm_agent.service.tls import AgentTlsFiles
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.observer import FarmState, QueueState

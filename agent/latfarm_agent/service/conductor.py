@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Callable
 
 from latfarm_agent import wire
 from latfarm_agent.bench.records import BenchResult, BenchStage, DescribedBoard, OfferedRuntime
-from latfarm_agent.errors import RequestError, StateError
+from latfarm_agent.errors import StateError
 from latfarm_agent.files import companions
-from latfarm_agent.files.blobs import check_sha256
 from latfarm_agent.files.spool import Entry
 from latfarm_agent.service.deadline_clock import DeadlineClock
 from latfarm_agent.service.job_runner import JobRunner
 from latfarm_agent.service.jobs import JobRequest, LiveJob
-from latfarm_agent.service.offer import BoardOffer
+from latfarm_agent.service.offer import BoardOffer, with_room
 from latfarm_agent.service.parts import AgentParts, connect_gauges
 from latfarm_agent.service.restarting import restart_part
 from latfarm_agent.service.spooled_results import SpooledResults
@@ -53,15 +51,6 @@ from latfarm_agent.session.messages import (
     WithdrawRequested,
 )
 from latfarm_agent.session.session import CANCELLED
-
-ROOM = "disk_room_bytes"
-"""Condition of the board that tells how large a model it would take now, in bytes."""
-
-COMPANIONS = "model_companions"
-"""Condition of the board that tells how many files it takes beside a model."""
-
-REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""A request id: 1 to 128 printable ASCII characters without spaces."""
 
 logger = logging.getLogger(__name__)
 
@@ -146,8 +135,7 @@ class Conductor:
             self._offer.look()
         board, runtimes = self._offer.seen
         with contextlib.suppress(OSError):
-            room = {ROOM: str(self.blobs.room_bytes), COMPANIONS: str(companions.MOST_COMPANIONS)}
-            board = replace(board, conditions={**board.conditions, **room})
+            board = with_room(board, self.blobs.room_bytes)
         with self._lock:
             return AgentDescription(board, runtimes, self._session.state)
 
@@ -233,10 +221,7 @@ class Conductor:
         """
         request_id = asked.request.request_id
         self.check_token(asked.token)
-        if not REQUEST_ID.fullmatch(request_id):
-            raise RequestError("request_id must be 1 to 128 printable ASCII characters, no spaces")
-        check_sha256(asked.blob_sha256)
-        companions.check_companions(asked.request.companions, asked.blob_sha256)
+        asked.check()
         self._offer.check(asked.request.platform)
         job = MeasurementJob(request_id, asked.token, asked.question)
         with self._lock:

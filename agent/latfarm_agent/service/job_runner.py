@@ -11,7 +11,7 @@ from typing import Callable
 from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.bench.records import BenchResult, BenchStage
 from latfarm_agent.service.jobs import LiveJob
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.service.offer import BoardOffer
 from latfarm_agent.service.verdicts import failure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -11,7 +12,13 @@ from pathlib import Path
 from typing import Callable, Iterator, Union
 
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
+from latfarm_agent.errors import RequestError
+from latfarm_agent.files.blobs import check_sha256
+from latfarm_agent.files.companions import check_companions
 from latfarm_agent.session.messages import MeasurementJob
+
+REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""A request id: 1 to 128 printable ASCII characters without spaces."""
 
 MAX_EVENTS = 1000
 """Events kept for each job: a late listener may miss the oldest stages, but never the result."""
@@ -42,6 +49,18 @@ class JobRequest:
     def blobs(self) -> tuple[str, ...]:
         """Names of all blobs that it needs, each once: the model, then its companions."""
         return tuple(dict.fromkeys((self.blob_sha256, *self.request.companions.values())))
+
+    def check(self) -> None:
+        """Check what the caller named: the request and the files.
+
+        Raises:
+            RequestError: a malformed request id or name of a file.
+            DigestError: a malformed hash.
+        """
+        if not REQUEST_ID.fullmatch(self.request.request_id):
+            raise RequestError("request_id must be 1 to 128 printable ASCII characters, no spaces")
+        check_sha256(self.blob_sha256)
+        check_companions(self.request.companions, self.blob_sha256)
 
 
 class LiveJob:

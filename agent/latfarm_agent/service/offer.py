@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.bench.records import DescribedBoard, Offer, OfferedPlatform
 from latfarm_agent.errors import UnknownPlatformError
+from latfarm_agent.files.companions import MOST_COMPANIONS
+
+ROOM = "disk_room_bytes"
+"""Condition of the board that tells how large a model it would take now, in bytes."""
+
+COMPANIONS = "model_companions"
+"""Condition of the board that tells how many files it takes beside a model."""
 
 
 class BoardOffer:
@@ -52,3 +60,14 @@ class BoardOffer:
             raise UnknownPlatformError(
                 f"unknown platform {platform[:128]!r}; this board offers: {known}"
             )
+
+
+def with_room(board: DescribedBoard, room_bytes: int) -> DescribedBoard:
+    """A description that also tells which models the board takes.
+
+    Args:
+        board: the description.
+        room_bytes: how large a model may be now, in bytes.
+    """
+    room = {ROOM: str(room_bytes), COMPANIONS: str(MOST_COMPANIONS)}
+    return replace(board, conditions={**board.conditions, **room})

@@ -8,7 +8,7 @@ from typing import Callable, Mapping
 from latfarm_agent.bench.measuring import MeasuringBench
 from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.spool import Spool
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.service.tokens import TokenFile
 from latfarm_agent.session.session import Session
 

@@ -25,7 +25,7 @@ from latfarm_agent.files.blobs import BlobStore
 from latfarm_agent.files.spool import Spool
 from latfarm_agent.service.conductor import Conductor
 from latfarm_agent.service.dialler import Dialler, DialTarget
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.service.parts import AgentParts
 from latfarm_agent.service.servicer import MAX_UPLOAD_BYTES_PER_S, AgentServicer
 from latfarm_agent.service.tls import AgentTlsFiles, open_gate

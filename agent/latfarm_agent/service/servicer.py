@@ -19,7 +19,7 @@ from latfarm_protos.v1 import agent_pb2_grpc
 from latfarm_agent import PROTOCOL_VERSION, __version__, errors, wire
 from latfarm_agent.files.uploads import BlobStatus, Pace, Upload
 from latfarm_agent.service.conductor import Conductor
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.service.served_work import CAPABILITY, ServedWork, job_request
 
 STATUS_CODES: Mapping[type[errors.LatfarmAgentError], grpc.StatusCode] = {

@@ -10,7 +10,7 @@ from latfarm_agent import wire
 from latfarm_agent.bench.records import BenchResult
 from latfarm_agent.errors import AgentDiskFullError
 from latfarm_agent.files.spool import Entry, Spool
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.session.messages import MeasurementJob
 
 MAX_LISTED_BYTES = 3 << 20

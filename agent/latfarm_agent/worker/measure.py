@@ -1,6 +1,7 @@
 """The loop of the measurement protocol: load, first run, warm-up, timed runs, cold runs.
 
-It runs in the worker and gives raw samples. All its decisions are made by the functions of `rules`.
+It runs in the worker and gives raw samples. `run_timer` times the single runs, and the functions of
+`rules` make all decisions.
 """
 
 from __future__ import annotations
@@ -8,41 +9,21 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Callable, cast
+from typing import Any, Callable
 
-from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime, RuntimeFailure
+from latfarm_agent.runtimes.base import Job, LayerTime, Prepared, Runtime
 from latfarm_agent.worker import rules
-from latfarm_agent.worker.replies import LONGEST_MS
 from latfarm_agent.worker.rules import TimingSettings
+from latfarm_agent.worker.run_timer import BEATS_A_TIMEOUT, RunTimer, TimedRuns
 
 _PROFILE_RUNS = 30
 """Most runs that a profile takes."""
 
-_BEATS_A_TIMEOUT = 4
-"""How often the loop says within the timeout of a run that it is alive."""
-
 _HOST_MS = 200.0
 """What the host itself may take now and then, in milliseconds, before a silence means a hang."""
 
-_LOOP = range(200)
-"""Length of the probe's loop where a runtime has no probe of its own."""
-
-_PROBE_UNTIMED = 3
-_PROBE_TIMED = 5
-"""How often the probe's work is done untimed and timed, each time that the core is probed."""
-
-PROBE_EVERY_NS = 1_000_000
-"""The core is probed again after a run when the last probe is older than this."""
-
-_CALIBRATION_NS = 250_000_000
-"""How long the probe is repeated where nothing is known yet of an undisturbed core."""
-
 _FLUSH_PATIENCE_MS = 10_000.0
 """How long emptying the caches may take before it counts as a hang."""
-
-_LEAST_MS = 1e-3
-"""Least time that a run counts for, so that a clock that stands still does not stop the loop."""
 
 
 @dataclass(frozen=True)
@@ -108,132 +89,6 @@ class LoopWatch:
     flush: Callable[[], None]
 
 
-def _loop() -> None:
-    for _ in _LOOP:
-        pass
-
-
-class _Timer:
-    """Times single runs, with the runtime's own clock if it has one, and probes the core."""
-
-    def __init__(self, runtime: Runtime, prepared: Prepared, watch: LoopWatch, timeout_ms: float):
-        self._run = runtime.run
-        clocks: dict[str, Callable[[], int] | None] = {
-            "thread": time.thread_time_ns,
-            "process": time.process_time_ns,
-            "none": None,
-        }
-        self._cpu = clocks[prepared.cpu_clock]
-        self._probe = prepared.probe or _loop
-        self._told_probe_us = prepared.probe_us
-        self._beat = watch.beat
-        self._beat_every_ns = timeout_ms * 1e6 / _BEATS_A_TIMEOUT
-        self._beaten_ns = self._probed_ns = time.perf_counter_ns()
-        self._whole_calls = prepared.whole_calls
-        self.elapsed_ms = 0.0
-        self.probes_us: list[float] = []
-
-    def restart(self) -> None:
-        """Reset elapsed time and probes, and probe once."""
-        self.elapsed_ms = 0.0
-        self.probes_us = []
-        self.probe()
-
-    def probe(self) -> None:
-        """Time work of a fixed length, which tells how fast the core is now."""
-        if self._told_probe_us is not None:
-            self.probes_us.append(_told(self._told_probe_us()))
-            return
-        if self._cpu is None:
-            self.probes_us.append(0.0)
-            return
-        # Untimed at first: a large model may have evicted the probe's data and code.
-        for _ in range(_PROBE_UNTIMED):
-            self._probe()
-        marks = [time.perf_counter_ns()]
-        for _ in range(_PROBE_TIMED):
-            self._probe()
-            marks.append(time.perf_counter_ns())
-        self._probed_ns = marks[-1]
-        self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
-
-    def calibrate(self) -> float:
-        """The probe's time on an undisturbed core, from repeated probes of this one."""
-        self.restart()
-        began_ns = time.perf_counter_ns()
-        while self._cpu is not None and time.perf_counter_ns() - began_ns < _CALIBRATION_NS:
-            self.probe()
-        return rules.fastest(self.probes_us, 0.0)
-
-    def __call__(self) -> tuple[float, bool]:
-        """Run once; gives the latency, and whether the run lost the core meanwhile."""
-        cpu = self._cpu
-        if cpu is None:
-            begun = time.perf_counter_ns()
-            own = self._run()
-            ended = time.perf_counter_ns()
-            cpu_ns = ended - begun
-            if self._told_probe_us is not None:
-                self.probe()
-        else:
-            cpu_begun = cpu()
-            begun = time.perf_counter_ns()
-            own = self._run()
-            ended = time.perf_counter_ns()
-            cpu_ns = cpu() - cpu_begun
-            if ended - self._probed_ns > PROBE_EVERY_NS:
-                self.probe()
-        if ended - self._beaten_ns > self._beat_every_ns:
-            self._beat()
-            self._beaten_ns = ended
-        latency_ms = (ended - begun) / 1e6 if own is None else _told(own)
-        # A clock that stands still must not make the loop endless.
-        spent_ms = (ended - begun) / 1e6 if self._whole_calls else latency_ms
-        self.elapsed_ms += max(spent_ms, _LEAST_MS)
-        preempted = own is None and rules.preempted(latency_ms, cpu_ns / 1e6)
-        return latency_ms, preempted
-
-
-def _told(own: object) -> float:
-    """Check a latency from the runtime's own clock.
-
-    Raises:
-        RuntimeFailure: the value is not a latency.
-    """
-    right = isinstance(own, Real) and not isinstance(own, bool)
-    if not right or not 0.0 <= float(cast("float", own)) <= LONGEST_MS:
-        raise RuntimeFailure("MODEL_FAILED", f"its own clock told {own!r:.80} ms for a run")
-    return float(cast("float", own))
-
-
-class _Runs:
-    """The timed runs, and what is known about each of them."""
-
-    def __init__(self, timer: _Timer, known_us: float) -> None:
-        self._timer = timer
-        self._known_us = known_us
-        self._before: list[int] = []
-        self.times_ms: list[float] = []
-        self.preempted: list[bool] = []
-
-    def add(self) -> None:
-        """Make one run."""
-        self._before.append(len(self._timer.probes_us) - 1)
-        latency_ms, preempted = self._timer()
-        self.times_ms.append(latency_ms)
-        self.preempted.append(preempted)
-
-    @property
-    def fastest_us(self) -> float:
-        """The probe's time on an undisturbed core, as far as it is known."""
-        return rules.fastest(self._timer.probes_us, self._known_us)
-
-    def kept(self, min_runs: int) -> rules.KeptRuns:
-        """The runs that count so far."""
-        slow = rules.slowdown(self._timer.probes_us, self._before, self.fastest_us)
-        return rules.kept(self.times_ms, self.preempted, slow, min_runs)
-
-
 def measure_session(
     runtime: Runtime,
     job: Job,
@@ -293,7 +148,7 @@ class _PreparedSession:
 
         Its timeout, the time between two beats, and what the host itself may take now and then.
         """
-        patience_ms = self.settings.run_timeout_ms * (1 + 1 / _BEATS_A_TIMEOUT) + _HOST_MS
+        patience_ms = self.settings.run_timeout_ms * (1 + 1 / BEATS_A_TIMEOUT) + _HOST_MS
         if self.prepared.whole_calls:
             patience_ms += 2 * self.load_ms  # each call loads the model anew
         return patience_ms
@@ -301,7 +156,7 @@ class _PreparedSession:
     def measured(self, known_us: float) -> SessionTimes:
         """Make first run, warm-up, timed and cold runs; `known_us` as in `measure_session`."""
         settings, prepared, watch = self.settings, self.prepared, self.watch
-        timer = _Timer(self.runtime, prepared, watch, settings.run_timeout_ms)
+        timer = RunTimer(self.runtime, prepared, watch.beat, settings.run_timeout_ms)
         first_run_ms = timer()[0]
         known_us = known_us or timer.calibrate()
         timer.restart()
@@ -363,16 +218,18 @@ def profile(
     return list(runtime.profile(job, runs))
 
 
-def _warm_up(timer: _Timer, settings: TimingSettings, *, settles: bool) -> list[float]:
+def _warm_up(timer: RunTimer, settings: TimingSettings, *, settles: bool) -> list[float]:
     runs_ms: list[float] = []
     while not rules.warm(runs_ms, timer.elapsed_ms, settings, settles=settles):
         runs_ms.append(timer()[0])
     return runs_ms
 
 
-def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: float) -> list[float]:
+def _run_cold(
+    timer: RunTimer, count: int, flush: Callable[[], None], known_us: float
+) -> list[float]:
     timer.restart()
-    runs = _Runs(timer, known_us)
+    runs = TimedRuns(timer, known_us)
     for _ in range(count):
         flush()
         timer.probe()
@@ -381,8 +238,8 @@ def _run_cold(timer: _Timer, count: int, flush: Callable[[], None], known_us: fl
     return runs.kept(count).quick_ms
 
 
-def _time(timer: _Timer, settings: TimingSettings, step: int, known_us: float) -> _Runs:
-    runs = _Runs(timer, known_us)
+def _time(timer: RunTimer, settings: TimingSettings, step: int, known_us: float) -> TimedRuns:
+    runs = TimedRuns(timer, known_us)
     check = 1
     while True:
         for _ in range(step - 1):

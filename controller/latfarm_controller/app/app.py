@@ -17,7 +17,7 @@ from latfarm_controller.access_groups import AccessGroups
 from latfarm_controller.agents.fleet import LOCAL, BoardView, Fleet
 from latfarm_controller.app import reporting
 from latfarm_controller.app.board_control import BoardCare, BoardControl
-from latfarm_controller.app.campaign_runs import CampaignRuns
+from latfarm_controller.app.campaigns.campaign_runs import CampaignRuns
 from latfarm_controller.app.estimating import Estimating
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions

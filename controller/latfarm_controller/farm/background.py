@@ -115,3 +115,52 @@ class LoggedTasks(_KeptTasks):
 
     def _failed(self, error: BaseException) -> None:
         self._logger.error(self._told, exc_info=error)
+
+
+class NamedTasks:
+    """At most one task for each name. Failures are logged.
+
+    Args:
+        logger: of the module whose tasks these are.
+        told: what the log says of a task that failed; `%s` in it becomes the name.
+    """
+
+    def __init__(self, logger: logging.Logger, told: str) -> None:
+        self._logger = logger
+        self._told = told
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopped = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tasks
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as the task of a name, which must have none."""
+        task = asyncio.create_task(work)
+        self._tasks[name] = task
+        task.add_done_callback(lambda ended: self._ended(name, ended))
+
+    def forget(self, name: str) -> None:
+        """Let a name have another task from now on; the one that it has goes on."""
+        self._tasks.pop(name, None)
+
+    def cancel(self, name: str) -> None:
+        """Cancel the task of a name, if it has one; does not wait for its end."""
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel all tasks and wait until they have ended; nothing is logged any more."""
+        self._stopped = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._stopped:
+            self._logger.error(self._told, name, exc_info=error)

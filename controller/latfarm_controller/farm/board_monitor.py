@@ -11,14 +11,14 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.registry import second_holder
 from latfarm_controller.agents.spooled import SpooledResult
-from latfarm_controller.farm.boards.interfaces import (
+from latfarm_controller.farm.boards.interfaces import BoardStatus
+from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.shard_events import (
     BoardConnected,
     BoardRestarted,
-    BoardStatus,
     BoardUnreachable,
     ShardEvent,
 )
-from latfarm_controller.farm.boards.known_boards import KnownBoards
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import (
     BoardHeld,

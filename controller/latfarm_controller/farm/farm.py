@@ -1,16 +1,15 @@
 """The farm: requests of campaigns come in, measurements of boards go out.
 
-`Farm` owns the scheduler and is the only one that calls it. It passes on what boards and builders
-report, and carries out the instructions that come back. What it decides itself is little: the
-`ShardPool` places boards, the `ModelCache` keeps built models, `OpenRequests` remembers who waits
-for what, and the `BoardMonitor` takes what boards report.
+`Farm` puts the parts together and is the door to them. It decides little itself: the scheduler
+plans, and the `SchedulingLoop` carries that out; the `ShardPool` places boards, the `ModelCache`
+keeps built models, `OpenRequests` remembers who waits for what, and the `BoardMonitor` takes what
+boards report.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -24,14 +23,9 @@ from latfarm_controller.farm import board_views
 from latfarm_controller.farm.backend_state import BackendState
 from latfarm_controller.farm.background import BackgroundTasks
 from latfarm_controller.farm.board_monitor import BoardListener, BoardMonitor, board_state
-from latfarm_controller.farm.boards.interfaces import (
-    BoardStatus,
-    BuilderState,
-    FarmBackend,
-    Order,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import BoardStatus, FarmBackend, ShardSettings
 from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.boards.shard_pool import ShardPool
 from latfarm_controller.farm.event_queue import EventQueue
 from latfarm_controller.farm.host import host_boot_id
@@ -41,37 +35,22 @@ from latfarm_controller.farm.open_requests import (
     Delivery,
     MeasurementsDiscarded,
     OpenRequests,
-    build_event,
     by_board,
-    order_of,
     work_of,
 )
 from latfarm_controller.farm.partitions import EVERY_BOARD, BoardChoice, Partitions
 from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
-    Build,
     BuildersChanged,
     CampaignCancelled,
-    Deliver,
-    Dispatch,
-    ForgetResult,
-    Instruction,
     ModelSpec,
-    Probe,
-    Quarantine,
-    Release,
     RequestsQueued,
-    RetryAfter,
     Standing,
-    Tick,
-    Withdraw,
-    Withdrawn,
 )
 from latfarm_controller.farm.scheduling.scheduler import Scheduler
 from latfarm_controller.farm.scheduling.state import Policy
+from latfarm_controller.farm.scheduling_loop import LoopParts, SchedulingLoop
 from latfarm_controller.farm.spooled_answers import SpooledAnswers
-
-logger = logging.getLogger(__name__)
 
 
 class Farm:
@@ -117,11 +96,29 @@ class Farm:
         )
         self._models = ModelCache(backend, self._observer, clock_s)
         self._requests = OpenRequests()
+        self._loop = self._new_loop()
         self.backend_state = BackendState()
         backend.watch(self._builders_changed)
         self.spools = SpooledAnswers(self._boards, self._requests, self._events.put)
         self.monitor.spools = self.spools
         self.stopped = False
+
+    def _new_loop(self) -> SchedulingLoop:
+        """The loop that calls the scheduler of this farm, over its parts."""
+        return SchedulingLoop(
+            LoopParts(
+                self._scheduler,
+                self._events,
+                self._boards,
+                self._shards,
+                self._models,
+                self._requests,
+                self.monitor.failed_work,
+                self._observer,
+                self._tasks,
+                self._clock_s,
+            )
+        )
 
     async def start(self, boards: Sequence[BoardEntry] = ()) -> None:
         """Begin to start the backend and to connect to the boards; does not wait for them.
@@ -130,7 +127,7 @@ class Farm:
             FarmError: the backend can never be started.
         """
         await self._backend.start()
-        self._tasks.start(self._decide())
+        self._tasks.start(self._loop.run())
         await self.add_boards(boards)
 
     @property
@@ -321,72 +318,6 @@ class Farm:
         for board_id, request_ids in by_board(deliveries).items():
             self.forget_results(board_id, request_ids)
 
-    # Deciding
-
-    async def _decide(self) -> None:
-        """Call the scheduler with what happened, or when it asked to be called, without end."""
-        while True:
-            wake_at_s = self._scheduler.wake_at_s()
-            timeout_s = None if wake_at_s is None else max(0.0, wake_at_s - self._clock_s())
-            events = await self._events.take(timeout_s, len(self._boards))
-            self._carry_out(self._scheduler.handle(self._clock_s(), *(events or [Tick()])))
-            if any(isinstance(event, CampaignCancelled) for event in events):
-                self._forget_closed(self._requests.ids())
-            withdrawn = [event.request_id for event in events if isinstance(event, Withdrawn)]
-            if withdrawn:
-                self._forget_closed(withdrawn)
-
-    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
-        orders: list[Order] = []
-        ended: list[str] = []  # requests that may be over now
-        for instruction in instructions:
-            match instruction:
-                case Build(models):
-                    self._tasks.start(self._build(models))
-                case Dispatch():
-                    orders.append(self._order(instruction))
-                case Deliver(campaign_id, measurement, board_id):
-                    ended.append(measurement.request_id)
-                    self._observer.delivered(campaign_id, measurement)
-                    self._requests.deliver(campaign_id, Delivery(measurement, board_id))
-                case Withdraw(board_id, request_id, abort):
-                    shard = self._shards.shard_of(board_id)
-                    self._tasks.start(shard.withdraw(board_id, request_id, abort))
-                case ForgetResult(board_id, request_id):
-                    ended.append(request_id)
-                    shard = self._shards.shard_of(board_id)
-                    self._tasks.start(shard.acknowledge(board_id, [request_id]))
-                case Probe(board_id):
-                    self._tasks.start(self._shards.shard_of(board_id).probe(board_id))
-                case Release(model):
-                    self._models.release(model)
-                case Quarantine(board_id, _, reason):
-                    self.monitor.failed_work(board_id, reason)
-                case RetryAfter(request_id, _, attempt, reason):
-                    logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
-                    request = self._requests.get(request_id)
-                    if request is not None:
-                        self._observer.retried(request.platform)
-        self._shards.dispatch(orders)
-        if ended:
-            self._forget_closed(ended)
-
-    def _order(self, dispatch: Dispatch) -> Order:
-        request = self._requests.get(dispatch.request_id)
-        assert request is not None
-        waited_s = self._requests.waited_s(dispatch.request_id, self._clock_s())
-        self._observer.dispatched(request.platform, waited_s)
-        return order_of(dispatch, request, self._models.built(dispatch.model))
-
-    def _forget_closed(self, request_ids: Sequence[str]) -> None:
-        """Forget those of these requests that nobody waits for any more, and their graphs."""
-        self._requests.forget_closed(self._scheduler.open_requests(), request_ids)
-        self._models.forget_graphs(self._scheduler.models())
-
     def _builders_changed(self, state: BuilderState) -> None:
         self._events.put(BuildersChanged(state.slots, state.starting))
         self.backend_state.note_builders(state.away, starting=state.starting)
-
-    async def _build(self, models: Sequence[ModelSpec]) -> None:
-        for answer in await self._models.build(models):
-            self._events.put(build_event(answer))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence, Set
 
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.farm.boards.interfaces import BuiltModel, FarmBackend, NotBuilt
+from latfarm_controller.farm.boards.interfaces import FarmBackend
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 

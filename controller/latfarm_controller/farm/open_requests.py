@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from latfarm_predictors.measurement import Measurement
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.farm.boards.interfaces import BoardRequest, BuiltModel, NotBuilt, Order
+from latfarm_controller.farm.boards.interfaces import BoardRequest, Order
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.observer import QueueState
 from latfarm_controller.farm.scheduling.messages import (
     BuildFailed,

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from latfarm_predictors.features.group_summary import GroupSummary
-from latfarm_predictors.features.table import Array
+from latfarm_predictors.features.table import Array, Rows
+from latfarm_predictors.learned.group_models import GroupModels
 from latfarm_predictors.learned.op_spread import Op
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled
@@ -48,3 +49,20 @@ class KeptGroups:
     unseen_ms: Array
     unseen_sigma: Array
     forests: Mapping[str, Forest] = field(default_factory=dict)
+
+    def group(self, name: str, rows: Rows) -> GroupModels:
+        """What is kept of one group.
+
+        Args:
+            name: of the group; one of `names`.
+            rows: which kernels of the training set belong to it.
+        """
+        return GroupModels(
+            self.summaries[name],
+            self.unseen_ms[rows],
+            self.unseen_sigma[rows],
+            self.stacks.get(name),
+            self.images.get(name),
+            self.scaled.get(name),
+            self.forests.get(name),
+        )

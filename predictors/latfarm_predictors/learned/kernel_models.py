@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import NotEnoughDataError
-from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS, VIEW, Route, Router
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.intervals import Mondrian
+from latfarm_predictors.learned.group_models import GroupFitting, GroupModels
 from latfarm_predictors.learned.kept_groups import KeptGroups
 from latfarm_predictors.learned.op_spread import Op, op_spreads, read_spreads
 from latfarm_predictors.models.base import ModelState, Observations
-from latfarm_predictors.models.image_split import fit_apart, predict_apart
+from latfarm_predictors.models.image_split import predict_apart
 from latfarm_predictors.models.roofline import Roofline
-from latfarm_predictors.models.scaled import Scaled, scale
+from latfarm_predictors.models.scaled import Scaled
 from latfarm_predictors.models.sibling import Sibling, fit_roofline
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.models.trees.forest import Forest
@@ -134,17 +134,18 @@ class KernelModels:
         models.overall = fit_roofline(seen, sibling) if kept is None else kept.overall
         models.unseen_ms = np.empty(len(table))
         models.unseen_sigma = np.empty(len(table))
+        fitting = GroupFitting(training, models.overall, seed, sibling, forests)
         names = sorted(groups)
         summaries, labels, in_group = [], [""] * len(table), [""] * len(table)
         fresh = np.ones(len(table), dtype=np.bool_)
         for done, name in enumerate(names):
             on_progress("kernels", done, len(names))
             rows = np.array(groups[name], dtype=np.intp)
-            if kept is not None and name in kept.names:
-                summaries.append(models._keep_group(name, rows, kept))
-                fresh[rows] = False
+            if kept is None or name not in kept.names:
+                found = fitting.fit(name, rows)
             else:
-                summaries.append(models._fit_group(name, rows, training, seed, sibling, forests))
+                found, fresh[rows] = kept.group(name, rows), False
+            summaries.append(models._take_group(name, rows, found))
             models.middle_ms[name] = float(np.median(models.unseen_ms[rows]))
             for row in rows:
                 in_group[row] = name
@@ -248,72 +249,18 @@ class KernelModels:
             op_spread=read_spreads(values.get("op_spread", ())),
         )
 
-    def _fit_group(
-        self,
-        name: str,
-        rows: Rows,
-        training: Training,
-        seed: int,
-        sibling: Sibling | None,
-        forests: bool,
-    ) -> GroupSummary:
-        """Fit the regressor of one group, given the rows of its kernels."""
-        table = training.table.take(rows)
-        near = None if sibling is None else sibling.within(table)
-        latency, noise = training.latency_ms[rows], training.noise[rows]
-        forest_scores = None
-        if len(rows) >= LEAST_ROWS:
-            sources = [training.networks[row] for row in rows]
-            stack = self.stacks[name] = Stack(seed=seed, sibling=near)
-            stack.fit(table, latency, noise, sources)
-            predicted, sigma = stack.unseen_ms, stack.unseen_sigma
-            seen = Observations(table, latency, noise, sources)
-            two = fit_apart(seen, predicted, seed=seed, sibling=near)
-            if two is not None:
-                stack = self.stacks[name] = two.others
-                self.images[name] = two.images
-                predicted, sigma = two.unseen_ms, two.unseen_sigma
-            if forests:
-                forest = self.forests[name] = Forest(seed=seed).fit(table, latency)
-                forest_scores = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
-            noise_sigma, outliers = stack.gp.noise_sigma, stack.gp.outliers
-            model = "gp" if stack.boosted is None else "stack"
-            gp_weight = stack.gp_weight
-        else:
-            predicted, sigma, few = scale(self.overall, table, latency)
-            self.scaled[name] = few
-            noise_sigma, outliers, model, gp_weight = few.sigma, 0, "roofline", 0.0
-        self.unseen_ms[rows], self.unseen_sigma[rows] = predicted, sigma
-        scores = evaluate(predicted, latency)
-        return GroupSummary(
-            group=name,
-            rows=len(rows),
-            families=tuple(sorted(set(table.families))),
-            main_ops=tuple(sorted(set(table.main_ops))),
-            model=model,
-            gp_weight=gp_weight,
-            outliers=outliers,
-            noise=noise_sigma,
-            within5=scores.within5,
-            within10=scores.within10,
-            mean_ape=scores.mean_ape,
-            forest_within10=None if forest_scores is None else forest_scores.within10,
-            forest_mean_ape=None if forest_scores is None else forest_scores.mean_ape,
-        )
-
-    def _keep_group(self, name: str, rows: Rows, kept: KeptGroups) -> GroupSummary:
-        """Take over the regressors of one group, given the rows of its kernels."""
-        if name in kept.stacks:
-            self.stacks[name] = kept.stacks[name]
-        if name in kept.images:
-            self.images[name] = kept.images[name]
-        if name in kept.scaled:
-            self.scaled[name] = kept.scaled[name]
-        if name in kept.forests:
-            self.forests[name] = kept.forests[name]
-        self.unseen_ms[rows] = kept.unseen_ms[rows]
-        self.unseen_sigma[rows] = kept.unseen_sigma[rows]
-        return kept.summaries[name]
+    def _take_group(self, name: str, rows: Rows, found: GroupModels) -> GroupSummary:
+        """Take over what was learned of one group, given the rows of its kernels."""
+        if found.stack is not None:
+            self.stacks[name] = found.stack
+        if found.images is not None:
+            self.images[name] = found.images
+        if found.scaled is not None:
+            self.scaled[name] = found.scaled
+        if found.forest is not None:
+            self.forests[name] = found.forest
+        self.unseen_ms[rows], self.unseen_sigma[rows] = found.unseen_ms, found.unseen_sigma
+        return found.summary
 
     def _widen(
         self,

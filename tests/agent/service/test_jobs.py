@@ -6,7 +6,10 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage
+from latfarm_agent.errors import DigestError, LatfarmAgentError, RequestError
+from latfarm_agent.files.companions import MOST_COMPANIONS
 from latfarm_agent.service.jobs import MAX_EVENTS, JobEvent, JobRequest, LiveJob
 from latfarm_agent.session.messages import MeasurementJob
 
@@ -92,3 +95,43 @@ def test_a_cancellation_counts_until_the_measurement_has_ended() -> None:
     late.cancel("LEASE_LOST", "too late")
     assert not late.cancelled()
     assert late.cancellation is None
+
+
+SHA256 = "0" * 64
+
+
+def asked(
+    request_id: str = "r1",
+    blob_sha256: str = SHA256,
+    companions: dict[str, str] | None = None,
+) -> JobRequest:
+    request = BenchRequest(request_id=request_id, companions=companions or {})
+    return JobRequest(request, blob_sha256=blob_sha256)
+
+
+def test_a_request_that_names_its_files_rightly_passes() -> None:
+    asked().check()
+    asked("!" * 128, companions={"model.data": SHA256}).check()
+
+
+@pytest.mark.parametrize("request_id", ["", " ", "a b", "a\n", "\u00e9", "a" * 129])
+def test_a_malformed_request_id_is_refused(request_id: str) -> None:
+    with pytest.raises(RequestError, match="request_id must be"):
+        asked(request_id).check()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (asked(blob_sha256="../etc/passwd"), DigestError),
+        (asked(companions={"model.data": "1"}), DigestError),
+        (asked(companions={"../model.data": SHA256}), RequestError),
+        (asked(companions={SHA256: SHA256}), RequestError),
+        (asked(companions={f"f{n}": SHA256 for n in range(MOST_COMPANIONS + 1)}), RequestError),
+    ],
+)
+def test_malformed_names_of_files_are_refused(
+    wrong: JobRequest, error: type[LatfarmAgentError]
+) -> None:
+    with pytest.raises(error):
+        wrong.check()

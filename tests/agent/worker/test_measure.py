@@ -16,7 +16,7 @@ from latfarm_agent.runtimes.base import (
     Prepared,
     RuntimeFailure,
 )
-from latfarm_agent.worker import measure
+from latfarm_agent.worker import measure, run_timer
 from latfarm_agent.worker.measure import LoopWatch, measure_session
 from latfarm_agent.worker.rules import TimingSettings
 
@@ -171,7 +171,7 @@ def test_a_core_that_slows_down_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
     perf_counter_ns.now = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(time, "perf_counter_ns", perf_counter_ns)
-    monkeypatch.setattr(measure, "PROBE_EVERY_NS", 0)
+    monkeypatch.setattr(run_timer, "PROBE_EVERY_NS", 0)
     settings = TimingSettings(
         warmup_runs=3, warmup_ms=20.0, min_runs=100, max_runs=500, max_ms=200.0, precision=0.0
     )

@@ -20,7 +20,8 @@ from latfarm_controller.errors import (
     DiskFullError,
     LeaseError,
 )
-from latfarm_controller.farm.boards.interfaces import BoardClient, BoardRequest
+from latfarm_controller.farm.boards.board_client import BoardClient
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_predictors.measurement import Outcome
 from latfarm_protos.v1 import agent_pb2 as pb
 

@@ -12,11 +12,12 @@ import pytest
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
-from latfarm_controller.app import inventory_watch, patient_run
+from latfarm_controller.app import inventory_watch
 from latfarm_controller.app.app import Controller
+from latfarm_controller.app.campaigns import patient_run
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.boards.interfaces import ShardSettings
-from latfarm_controller.farm.driving import campaign_run, waits
+from latfarm_controller.farm.driving import campaign_run, run_recorder, waits
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.processes.backends import InlineBackend
 from latfarm_controller.store.duckdb import DuckDBStore
@@ -99,7 +100,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setattr(waits, "FIRST_RETRY_S", 0.02)
     monkeypatch.setattr(waits, "LEAST_RETRY_S", 0.0)
     monkeypatch.setattr(campaign_run, "LOOK_S", 0.01)
-    monkeypatch.setattr(campaign_run, "FLUSH_S", 0.05)
+    monkeypatch.setattr(run_recorder, "FLUSH_S", 0.05)
     monkeypatch.setattr(patient_run, "LOOK_S", 0.01)
     monkeypatch.setattr(inventory_watch, "PAUSE_S", 0.02)
     return Site(tmp_path / "home")

@@ -145,7 +145,7 @@ def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_measurement_brings_the_estimate_as_a_baseline() -> None:
-    from latfarm_controller.reports.networks import vendor_baselines
+    from latfarm_controller.reports.facts.network_rows import vendor_baselines
     from latfarm_predictors.measurement import Measurement, Outcome
 
     def measured(**conditions: str) -> Measurement:

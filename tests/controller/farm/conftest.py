@@ -16,14 +16,10 @@ from latfarm_controller.agents.spooled import SpooledResult, spooled_from_pb
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest, Progress
 from latfarm_controller.errors import FarmError, StoreFullError
-from latfarm_controller.farm.boards.interfaces import (
-    BoardClient,
-    Connect,
-    Shard,
-    ShardEvent,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.board_client import BoardClient, Connect
+from latfarm_controller.farm.boards.interfaces import Shard, ShardSettings
 from latfarm_controller.farm.boards.shard import InlineShard
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.processes.backends import InlineBackend

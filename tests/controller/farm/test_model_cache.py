@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller.farm import model_cache
-from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import ModelSpec

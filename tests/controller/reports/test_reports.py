@@ -6,20 +6,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
 from latfarm_controller.reports import networks
+from latfarm_controller.reports.facts.network_rows import NetworkRow
 from latfarm_controller.reports.pages import page, svg
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
 
-def row(
-    name: str, measured: float, predicted: float, low: float, high: float
-) -> networks.NetworkRow:
+def row(name: str, measured: float, predicted: float, low: float, high: float) -> NetworkRow:
     kernel = KernelAnswer(
         "Conv+Relu", ("c1", "r1"), {"in_h": 56, "kernel": "3x3"}, 1.0, (0.9, 1.2), "gp"
     )
     answer = Answer(name, "p", predicted, (low, high), 0.9, True, (kernel,), ("x: Foo",), "0001")
-    return networks.NetworkRow(
+    return NetworkRow(
         name,
         measured,
         measured * 1.5,
@@ -48,21 +46,6 @@ class Tags(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-
-def test_summary_counts_and_medians() -> None:
-    summary = networks.AccuracySummary.of(ROWS)
-    assert summary.networks == 2
-    assert summary.inside == 1
-    assert summary.median_error == pytest.approx((0.05 + 0.2) / 2)
-    assert summary.worst_error == pytest.approx(0.2)
-    assert summary.noise == pytest.approx(0.02)
-    assert (summary.within5.share, summary.within10.share) == (0.5, 0.5)
-    assert summary.perfect is not None
-    assert summary.perfect.within5.share == 1.0
-    # Two passes that differ by 2 % of the first: half of that is the standard error of their mean.
-    assert summary.standard_error == pytest.approx((0.01 + 0.01) / 2)
-    assert summary.baseline_median_error["forest"] == pytest.approx(1.0)
 
 
 def test_page_is_well_formed_and_loads_nothing() -> None:

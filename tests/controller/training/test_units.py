@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from latfarm_controller.campaigns.slow_core import LEAST_PAIRS
 from latfarm_controller.reports import networks as report
+from latfarm_controller.reports.facts import network_rows
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.fit_bundle import provenance
@@ -178,12 +179,12 @@ def _fields(m: Measurement) -> dict[str, Any]:
 
 
 def test_a_row_of_the_demo_has_the_unit_of_the_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "baseline_ms", lambda *_: 1.0)
+    monkeypatch.setattr(network_rows, "baseline_ms", lambda *_: 1.0)
     graph = conv(100)
     passes = [measured(graph, 0, SLOW, "network"), measured(graph, 1, 1.0, "network")]
     answer = Answer(graph.name, PLATFORM, 1.0, (0.95, 1.05), 0.9, True, ())
     predictor: Any = SimpleNamespace(slow_core=SlowCore(LEFT))
-    row = report.network_row(graph, passes, answer, predictor)
+    row = network_rows.network_row(graph, passes, answer, predictor)
     assert row.passes_ms == pytest.approx([1.0, 1.0])
     assert row.corrected_ms == pytest.approx(1.0)
     assert row.timed_ms == pytest.approx(1.5)

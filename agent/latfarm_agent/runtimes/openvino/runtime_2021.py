@@ -16,7 +16,7 @@ import json
 import time
 import xml.etree.ElementTree as Xml
 from pathlib import Path
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from latfarm_agent.runtimes.base import (
     Description,
@@ -28,11 +28,11 @@ from latfarm_agent.runtimes.base import (
 )
 from latfarm_agent.runtimes.noise import input_noise
 from latfarm_agent.runtimes.onnx.wire import read_nodes, read_opset
+from latfarm_agent.runtimes.openvino import sticks
 from latfarm_agent.runtimes.openvino.inference import infer, kernel_times
 from latfarm_agent.runtimes.openvino.layers import ExecNode, layer_times
 from latfarm_agent.runtimes.probe import matrix_probe
 
-_MYRIAD = "MYRIAD"
 _NEWEST_OPSET = {"2021.4": 13, "2022.3": 15}
 """Version of OpenVINO -> newest ONNX opset that it reads. From a file of a newer opset it reads the
 newest operators that it knows and only warns, so that another model would be measured."""
@@ -51,7 +51,6 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-_NOT_ON_A_STICK = ("I64", "U64", "I16", "BOOL")
 
 
 class OpenVino2021Runtime:
@@ -84,10 +83,10 @@ class OpenVino2021Runtime:
         cpu = {"device": "CPU", "streams": "1", "threads": str(self._threads)}
         name = f"openvino{short}-fp32-{self._threads}t"
         platforms = [PlatformSpec(name, "onnx", "fp32", dict(cpu, **self._more("CPU")))]
-        stick = self._stick(core)
+        stick = sticks.chosen(core, self._pinned)
         if stick:
-            settings = {"device": _MYRIAD, "streams": "1", **self._more(_MYRIAD)}
-            chip = _chip(core, stick)
+            settings = {"device": sticks.MYRIAD, "streams": "1", **self._more(sticks.MYRIAD)}
+            chip = sticks.chip(core, stick)
             if chip:
                 settings["chip"] = chip
             platforms.append(PlatformSpec(f"openvino{short}-myriad-fp16", "onnx", "fp16", settings))
@@ -103,7 +102,7 @@ class OpenVino2021Runtime:
         _fill(self._request)
         conditions: Mapping[str, str] = {}
         if device != "CPU":
-            conditions = _StickConditions(device, lambda: _thermal(self._network))
+            conditions = sticks.StickConditions(device, lambda: sticks.thermal(self._network))
         return Prepared(
             compile_ms=compile_ms,
             cpu_clock="process" if device == "CPU" else "none",
@@ -147,7 +146,7 @@ class OpenVino2021Runtime:
             )
         nodes = read_nodes(job.model_path)
         silent = device != "CPU"
-        return layer_times(graph, nodes, times_ms, inputs, _kind(device), silent=silent)
+        return layer_times(graph, nodes, times_ms, inputs, sticks.kind(device), silent=silent)
 
     def _engine(self) -> tuple[Any, str, str]:
         """Return the engine's core, its version, and the first two numbers of the version."""
@@ -169,28 +168,11 @@ class OpenVino2021Runtime:
         more = self._config.get(kind)
         return {"config": json.dumps(more, sort_keys=True)} if more else {}
 
-    def _stick(self, core: Any) -> str:
-        """Return the name of the stick to use, empty if none is plugged in.
-
-        Raises:
-            RuntimeFailure: RUNTIME_MISSING if the stick of the configuration is not plugged in.
-        """
-        found = sorted(name for name in core.available_devices if _kind(name) == _MYRIAD)
-        if not self._pinned:
-            return found[0] if found else ""
-        if self._pinned in found or (found == [_MYRIAD] and self._pinned.endswith(_ids(core))):
-            return self._pinned
-        raise RuntimeFailure(
-            "RUNTIME_MISSING",
-            f"the stick {self._pinned!r} is not plugged in (found: {', '.join(found) or 'none'}); "
-            "plug it in, or change the runtime's option device",
-        )
-
     def _device(self, job: Job) -> str:
         core, _, _ = self._engine()
         if job.settings.get("device", "CPU") == "CPU":
             return "CPU"
-        stick = self._stick(core)
+        stick = sticks.chosen(core, self._pinned)
         if not stick:
             raise RuntimeFailure(
                 "RUNTIME_MISSING", "no Neural Compute Stick is plugged in any more"
@@ -207,12 +189,12 @@ class OpenVino2021Runtime:
             )
         else:
             config["MYRIAD_THROUGHPUT_STREAMS"] = "1"
-        config.update(self._config.get(_kind(device), {}))
+        config.update(self._config.get(sticks.kind(device), {}))
         try:
             _check_opset(read_opset(job.model_path), short)
             network = core.read_network(str(named(job)))
             if device != "CPU":
-                _narrow_inputs(network)
+                sticks.narrow_inputs(network)
         except Exception as error:
             raise _failure(error, loading=True) from error
         begun = time.perf_counter()
@@ -223,31 +205,8 @@ class OpenVino2021Runtime:
         return loaded, (time.perf_counter() - begun) * 1e3
 
 
-class _StickConditions(Mapping[str, str]):
-    """Conditions of a session on a stick: its name, and its temperature before and after.
-
-    The temperature after the session is read when the condition is read.
-    """
-
-    def __init__(self, device: str, thermal: Callable[[], str]) -> None:
-        self._thermal = thermal
-        self._fixed = {"device": device, "device_temperature_c_before": thermal()}
-
-    def __getitem__(self, name: str) -> str:
-        if name == "device_temperature_c_after":
-            return self._thermal()
-        return self._fixed[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._fixed
-        yield "device_temperature_c_after"
-
-    def __len__(self) -> int:
-        return len(self._fixed) + 1
-
-
 def _checked_device(device: Any) -> str:
-    if not isinstance(device, str) or (device and not device.startswith(_MYRIAD)):
+    if not isinstance(device, str) or (device and not device.startswith(sticks.MYRIAD)):
         raise RuntimeFailure(
             "RUNTIME_MISSING",
             "the openvino2021 runtime's option device must name a stick, for example "
@@ -258,7 +217,8 @@ def _checked_device(device: Any) -> str:
 
 def _checked_config(config: Any) -> dict[str, dict[str, str]]:
     if not isinstance(config, dict) or not all(
-        kind in ("CPU", _MYRIAD) and isinstance(values, dict) for kind, values in config.items()
+        kind in ("CPU", sticks.MYRIAD) and isinstance(values, dict)
+        for kind, values in config.items()
     ):
         raise RuntimeFailure(
             "RUNTIME_MISSING",
@@ -269,32 +229,6 @@ def _checked_config(config: Any) -> dict[str, dict[str, str]]:
         kind: {str(key): str(value) for key, value in values.items()}
         for kind, values in config.items()
     }
-
-
-def _kind(device: str) -> str:
-    return device.split(".")[0]
-
-
-def _ids(core: Any) -> tuple[str, ...]:
-    """Return the ids of the sticks ("1.2-ma2480").
-
-    The core's list of devices does not have the id if only one stick is plugged in.
-    """
-    return tuple(str(name) for name in core.get_metric(_MYRIAD, "AVAILABLE_DEVICES"))
-
-
-def _chip(core: Any, stick: str) -> str:
-    """Return the chip of the stick ("ma2480"), which is the end of its id."""
-    ids = [stick] if "." in stick else list(_ids(core))
-    return ids[0].rpartition("-")[2] if ids and "-" in ids[0] else ""
-
-
-def _thermal(network: Any) -> str:
-    """Return the temperature of the stick in degrees Celsius."""
-    try:
-        return f"{float(network.get_metric('DEVICE_THERMAL')):.1f}"
-    except Exception:
-        return "unknown"  # if the stick is gone, the next run fails and says so
 
 
 def _check_opset(opset: int, short: str) -> None:
@@ -321,13 +255,6 @@ def named(job: Job) -> Path:
             link.unlink()
         link.symlink_to(job.model_path.absolute().parent / source)
     return folder / "_model.onnx"
-
-
-def _narrow_inputs(network: Any) -> None:
-    """Set the types of the inputs to those that a stick supports: it has no 64-bit integers."""
-    for info in network.input_info.values():
-        if info.precision in _NOT_ON_A_STICK:
-            info.precision = "I32"
 
 
 def _fill(request: Any) -> None:

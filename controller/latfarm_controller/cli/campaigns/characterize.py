@@ -272,7 +272,7 @@ def _is_done(client: ControllerClient, platform: str, config: Mapping[str, Any],
     """Whether the same campaign has ended before, so that nothing will be measured."""
     import json
 
-    from latfarm_controller.app.campaign_names import campaign_id
+    from latfarm_controller.app.campaigns.campaign_names import campaign_id
     from latfarm_controller.errors import UsageError
 
     same = json.loads(json.dumps(dict(config)))

@@ -21,7 +21,7 @@ from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
     from latfarm_controller.cli.campaigns.demo_run import DemoRun
-    from latfarm_controller.reports.networks import NetworkRow
+    from latfarm_controller.reports.facts.network_rows import NetworkRow
 
 
 def register(app: typer.Typer) -> None:
@@ -115,7 +115,7 @@ def _figures(run: DemoRun, wall_s: float) -> dict[str, Any]:
         run: what was found.
         wall_s: duration of the whole command in seconds.
     """
-    from latfarm_controller.reports.networks import AccuracySummary
+    from latfarm_controller.reports.facts.network_rows import AccuracySummary
 
     campaign, measured, rows = run.campaign, run.measured, run.rows
     return {

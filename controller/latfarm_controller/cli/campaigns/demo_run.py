@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from latfarm_controller.app.summaries import BoardSummary, CampaignSummary
     from latfarm_controller.config import ControllerConfig
     from latfarm_controller.reports.energy import EnergyRow
-    from latfarm_controller.reports.networks import NetworkRow
+    from latfarm_controller.reports.facts.network_rows import NetworkRow
 
 ROUND_MS, ROUND_WARMUP_MS = 400.0, 50.0
 """Longest timed part and least warm-up of a session in the rounds, in milliseconds."""
@@ -243,7 +243,7 @@ def _rows(
 ) -> list[NetworkRow]:
     from latfarm_predictors.graph.hash import hash_of
 
-    from latfarm_controller.reports.networks import network_row
+    from latfarm_controller.reports.facts.network_rows import network_row
 
     rows = []
     for graph in graphs:

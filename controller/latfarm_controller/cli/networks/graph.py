@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.whole_file import written_whole
 
+from latfarm_controller.cli.networks import layers_shown
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
-    from latfarm_predictors.features.layers import Layer, Peaks
     from latfarm_predictors.graph.graph import Graph
 
 app = typer.Typer(
@@ -123,44 +123,16 @@ def show(
                 "model": str(model),
                 "name": graph.name,
                 "hash": network_hash_of(graph),
-                "inputs": {t: _typed(graph, t) for t in graph.inputs},
-                "outputs": {t: _typed(graph, t) for t in graph.outputs},
-                "layers": [_plain(row) for row in rows],
-                "total": _plain(summed),
+                "inputs": {t: layers_shown.typed(graph, t) for t in graph.inputs},
+                "outputs": {t: layers_shown.typed(graph, t) for t in graph.outputs},
+                "layers": [layers_shown.plain(row) for row in rows],
+                "total": layers_shown.plain(summed),
                 "platform": platform or None,
                 "peaks": None if peaks is None else asdict(peaks),
             }
         )
     else:
-        _show_layers(graph, [*rows, summed], platform, peaks)
-
-
-def _show_layers(graph: Graph, rows: Sequence[Layer], platform: str, peaks: Peaks | None) -> None:
-    """Print the network's ends and a table of its layers, the last row being their sum."""
-    from latfarm_predictors.graph.equivalences import network_hash_of
-
-    console = output.out()
-    console.print(f"{graph.name}  {network_hash_of(graph)}", style="bold")
-    for kind, tensors in (("input", graph.inputs), ("output", graph.outputs)):
-        for tensor in tensors:
-            console.print(f"{kind} {tensor}: {_told(graph, tensor)}")
-    bounded = peaks is not None
-    header = ["layer", "ops", "output", "MMACs", "params", "KiB moved", "MACs/byte"]
-    output.table(
-        "",
-        header + (["bound ms", "by"] if bounded else []),
-        [_row(row, bounded) for row in rows],
-    )
-    if platform and not bounded:
-        output.error(
-            f"the bundle of {platform} has no peak rates, so no roofline is drawn;"
-            f" to make one that has: latfarm characterize --platform {platform}"
-        )
-    if peaks is not None:
-        console.print(
-            f"roofline of {platform}: {peaks.macs_per_ms / 1e6:.1f} GMAC/s, "
-            f"{peaks.bytes_per_ms / 1e6:.1f} GB/s, as its kernels reached them"
-        )
+        layers_shown.show(graph, [*rows, summed], platform, peaks)
 
 
 @app.command("hash")
@@ -245,7 +217,7 @@ def diff(
             {
                 "equal": equal,
                 "hashes": [hash_of(graph) for graph in graphs],
-                "totals": [_plain(row) for row in sums],
+                "totals": [layers_shown.plain(row) for row in sums],
                 "changes": [asdict(change) for change in changes if change.side != "same"],
             }
         )
@@ -354,33 +326,3 @@ def _measured(model: Path) -> Graph | None:
     with controller() as client:
         found: Graph = client.graph(text)[1]
         return found
-
-
-def _typed(graph: Graph, tensor: str) -> dict[str, Any]:
-    kind = graph.type_of(tensor)
-    return {"dtype": kind.dtype, "shape": list(kind.shape)}
-
-
-def _told(graph: Graph, tensor: str) -> str:
-    kind = graph.type_of(tensor)
-    return f"{kind.dtype} {'x'.join(str(size) for size in kind.shape) or 'scalar'}"
-
-
-def _plain(layer: Layer) -> dict[str, Any]:
-    return asdict(layer) | {"intensity": layer.intensity}
-
-
-def _row(layer: Layer, bounded: bool) -> list[str]:
-    cells = [
-        layer.name,
-        layer.op,
-        "x".join(str(size) for size in layer.output_shape),
-        f"{layer.macs / 1e6:.3f}",
-        str(layer.parameters),
-        f"{layer.traffic_bytes / 1024:.1f}",
-        f"{layer.intensity:.2f}",
-    ]
-    if bounded:
-        side = {True: "compute", False: "memory", None: ""}[layer.compute_bound]
-        cells += ["" if layer.bound_ms is None else f"{layer.bound_ms:.4f}", side]
-    return cells

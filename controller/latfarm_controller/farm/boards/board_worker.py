@@ -3,7 +3,7 @@
 The queue of the board is kept here, in the shard, so that the next measurement starts as soon as
 the last one ends, whatever the rest of the controller is doing. Models are uploaded while another
 measurement runs. Where measurements are short, the next one is already sent to the agent, which
-queues it: that saves the time of a round trip, 6 ms on loopback.
+queues it: that saves the time of a round trip, 6 ms on loopback. `OrderQueue` decides what is next.
 
 A quiet board shares its host with the controller and measures real time. There, only one thing
 happens at a time: all queued models are uploaded between two measurements.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
 from collections.abc import Callable
 
@@ -32,21 +31,19 @@ from latfarm_controller.errors import (
     LeaseError,
     VersionSkewError,
 )
-from latfarm_controller.farm.boards import order_queue
-from latfarm_controller.farm.boards.interfaces import (
-    BoardClient,
+from latfarm_controller.farm.boards.board_client import BoardClient, Connect
+from latfarm_controller.farm.boards.disk_room import DiskRoom
+from latfarm_controller.farm.boards.interfaces import Fetch, Order, ShardSettings
+from latfarm_controller.farm.boards.model_upload import upload_model
+from latfarm_controller.farm.boards.order_queue import OrderQueue, QueuedOrder
+from latfarm_controller.farm.boards.shard_events import (
     BoardConnected,
     BoardRestarted,
     BoardUnreachable,
-    Connect,
-    Fetch,
-    Order,
     ShardEvent,
-    ShardSettings,
 )
-from latfarm_controller.farm.boards.model_upload import upload_model
-from latfarm_controller.farm.boards.order_queue import QueuedOrder, RunningRequest, Signal
 from latfarm_controller.farm.boards.spool_listing import spooled_results
+from latfarm_controller.farm.boards.wake_signal import Signal
 from latfarm_controller.farm.scheduling.messages import (
     BoardLost,
     LeaseExpired,
@@ -62,11 +59,6 @@ BOARD_REFUSED = "BOARD_REFUSED"
 """Error code of a measurement that the board's agent did not accept."""
 RELEASE_S = 2.0
 """Seconds that a board gets to take its lease back before the connection is closed."""
-SHORT_MS = 1000.0
-"""Up to this time, a measurement counts as short, and the next one is sent to the agent early.
-
-An urgent query has to wait for both, which is why the limit is low.
-"""
 
 
 class BoardWorker:
@@ -99,16 +91,9 @@ class BoardWorker:
         self._holder_of = holder_of
         self._client: BoardClient | None = None
         self._served = False
-        self._quiet = False
         self._most_companions = 0  # how many files beside a model the board takes
-        self._queue: list[QueuedOrder] = []
-        self._numbers = itertools.count()
-        self._running: list[RunningRequest] = []  # at the agent, in its order: the first one runs
-        self._last_ms = SHORT_MS  # how long the last measurement took
-        self._answered_s = 0.0  # when the last answer came
-        self._aborting: set[str] = set()  # ids of running requests that are to be stopped
-        self._stopping: set[str] = set()  # those of them that the board was told to stop
-        self._lacking_bytes = 0  # size of the largest model for which the disk had no room
+        self._orders = OrderQueue()
+        self._disk = DiskRoom()
         self._changed = Signal()
 
     async def run(self) -> None:
@@ -136,8 +121,7 @@ class BoardWorker:
 
     def put(self, order: Order) -> None:
         """Put an order into the queue."""
-        self._queue.append(QueuedOrder((-order.priority, next(self._numbers)), order))
-        self._queue.sort()
+        self._orders.put(order)
         self._changed.notify()
 
     def withdraw(self, request_id: str, abort: bool) -> None:
@@ -145,14 +129,10 @@ class BoardWorker:
 
         A request that is answered already is left as it is.
         """
-        for item in self._queue:
-            if item.order.request.request_id == request_id:
-                self._queue.remove(item)
-                self._emit(Withdrawn(self.board_id, request_id))
-                self._changed.notify()
-                return
-        if abort and any(running.request_id == request_id for running in self._running):
-            self._aborting.add(request_id)
+        if self._orders.take_back(request_id):
+            self._emit(Withdrawn(self.board_id, request_id))
+            self._changed.notify()
+        elif abort and self._orders.stop(request_id):
             self._changed.notify()
 
     async def acknowledge(self, request_ids: list[str]) -> None:
@@ -171,10 +151,10 @@ class BoardWorker:
         if client is not None and board_id:
             with contextlib.suppress(AgentError):
                 info = await client.describe(self._settings.describe_ms)
-                reason = self._still_full(info)
+                reason = self._disk.still_full(info)
                 healthy = info.state != "quarantined" and bool(info.platforms) and not reason
         if healthy:
-            self._lacking_bytes = 0
+            self._disk.suffices()
         if board_id:
             self._emit(ProbeAnswered(board_id, healthy, reason))
 
@@ -189,19 +169,6 @@ class BoardWorker:
             told, ok = str(error), False
         self._emit(BoardRestarted(board_id, part, ok, told))
 
-    def _still_full(self, info: BoardInfo) -> str:
-        """Why a disk that was full still has no room for the model that it could not take.
-
-        Empty where there is room, or where the board does not tell how much room it has.
-        """
-        room_bytes, lacking_bytes = info.room_bytes, self._lacking_bytes
-        if room_bytes is None or room_bytes >= lacking_bytes:
-            return ""
-        return (
-            f"its disk is still full: room for {room_bytes} bytes, {lacking_bytes} are needed; "
-            "it works again once there is room"
-        )
-
     # Serving
 
     async def _serve(self) -> None:
@@ -215,15 +182,12 @@ class BoardWorker:
             self._client, self.board_id, self._served = client, info.board_id, True
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._most_companions = info.most_companions
-            self._quiet = shares_host and any(p.real_time for p in info.platforms)
-            self._emit(BoardConnected(self.entry.name, info, self._quiet, spooled))
+            self._orders.quiet = shares_host and any(p.real_time for p in info.platforms)
+            self._emit(BoardConnected(self.entry.name, info, self._orders.quiet, spooled))
             await self._work(client)
         finally:
             self._client, self.board_id = None, ""  # from here on the shard sends it no orders
-            self._queue.clear()
-            self._running.clear()
-            self._aborting.clear()
-            self._stopping.clear()
+            self._orders.clear()
             # If the board cannot be reached, its lease runs out by itself.
             with contextlib.suppress(AgentError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
@@ -259,11 +223,11 @@ class BoardWorker:
         finally:
             for task in tasks:
                 task.cancel()
-            running = [request.task for request in self._running]
+            running = [request.answer for request in self._orders.running]
             for measuring in running:
                 measuring.cancel()
             results = await asyncio.gather(*tasks, *running, return_exceptions=True)
-        request_id = self._running[0].request_id if self._running else ""
+        request_id = self._orders.running[0].request_id if self._orders.running else ""
         # Only the first failure is told; the others followed from it.
         error = next(e for e in results if isinstance(e, Exception))
         if isinstance(error, LeaseError):
@@ -279,7 +243,7 @@ class BoardWorker:
 
     async def _upload(self, client: BoardClient) -> None:
         while True:
-            item = await self._changed.until(self._next_upload)
+            item = await self._changed.until(self._orders.next_upload)
             assert item is not None
             try:
                 files = ModelFiles.of(await self._fetch(item.order.handle))
@@ -292,9 +256,8 @@ class BoardWorker:
             except Exception as error:
                 full = isinstance(error, DiskFullError)
                 if full:
-                    self._lacking_bytes = max(self._lacking_bytes, item.size_bytes)
-                if item in self._queue:  # it was not withdrawn meanwhile
-                    self._queue.remove(item)
+                    self._disk.lacked(item.size_bytes)
+                if self._orders.drop(item):
                     text = str(error) if full else f"{type(error).__name__}: {error}"
                     code = DISK_FULL if full else UPLOAD_FAILED
                     failure = item.failure(self.board_id, code, text)
@@ -302,63 +265,32 @@ class BoardWorker:
             item.uploaded = True
             self._changed.notify()
 
-    def _next_upload(self) -> QueuedOrder | None:
-        if self._aborting or (self._quiet and self._running):
-            return None
-        return next((item for item in self._queue if not item.uploaded), None)
-
-    def _next_measurement(self) -> QueuedOrder | None:
-        if self._quiet and any(not item.uploaded for item in self._queue):
-            return None
-        short = self._last_ms < SHORT_MS and not self._quiet
-        if self._aborting or len(self._running) >= (2 if short else 1):
-            return None
-        return next((item for item in self._queue if item.uploaded), None)
-
     async def _start(self, client: BoardClient) -> None:
         while True:
-            item = await self._changed.until(self._next_measurement)
+            item = await self._changed.until(self._orders.next_measurement)
             assert item is not None
-            self._queue.remove(item)
-            task = asyncio.create_task(self._ask(client, item))
-            task.add_done_callback(self._changed.notify)
-            self._running.append(RunningRequest(item, time.monotonic(), task))
+            answer = asyncio.create_task(self._ask(client, item))
+            answer.add_done_callback(self._changed.notify)
+            self._orders.sent(item, time.monotonic(), answer)
             self._changed.notify()
 
     async def _take_answers(self, client: BoardClient) -> None:
         """Take the answers in the order of asking, which is the order in which the agent runs."""
         while True:
-            await self._changed.until(self._answered_or_aborting)
-            first = self._running[0]
-            if not first.task.done():
+            await self._changed.until(self._orders.needs_care)
+            first = self._orders.running[0]
+            if not first.answer.done():
                 await self._abort(client)
                 continue
-            measurement = first.task.result()
+            measurement = first.answer.result()
             if measurement.error_code == DISK_FULL:
-                self._lacking_bytes = max(self._lacking_bytes, first.item.size_bytes)
-            now_s = time.monotonic()
-            elapsed_ms = 1e3 * (now_s - max(first.started_s, self._answered_s))
-            # A result from the board's spool was measured earlier: the board was not busy now.
-            busy_ms = min(elapsed_ms, measurement.board_ms or elapsed_ms)
-            self._answered_s, self._last_ms = now_s, busy_ms
-            self._running.remove(first)
-            self._aborting.discard(first.request_id)  # it is too late to stop it
-            if first.request_id in self._stopping and order_queue.withdrawn(measurement):
+                self._disk.lacked(first.item.size_bytes)
+            busy_ms = self._orders.answered(measurement, time.monotonic())
+            if busy_ms is None:
                 self._emit(Withdrawn(self.board_id, first.request_id))
             else:
                 self._emit(ResultReceived(self.board_id, measurement, busy_ms))
-            self._stopping.discard(first.request_id)
             self._changed.notify()
-
-    def _answered_or_aborting(self) -> bool:
-        """Whether the first running request is answered or to be stopped.
-
-        A later one that is to be stopped waits until it is the first.
-        """
-        if not self._running:
-            return False
-        first = self._running[0]
-        return first.task.done() or first.request_id in self._aborting
 
     async def _abort(self, client: BoardClient) -> None:
         """Stop what is to be stopped.
@@ -366,23 +298,18 @@ class BoardWorker:
         A board that cannot stop single requests stops all of them: it gets its lease back, and is
         leased again.
         """
-        if all([await client.withdraw(request_id) for request_id in self._aborting]):
-            self._stopping |= self._aborting
-            self._aborting.clear()
+        told = self._orders.to_stop  # more may be withdrawn while the board is told
+        if all([await client.withdraw(request_id) for request_id in told]):
+            self._orders.told_to_stop(told)
             self._changed.notify()
             return
-        for request in self._running:
-            request.task.cancel()
-        await asyncio.gather(*(request.task for request in self._running), return_exceptions=True)
+        answers = [request.answer for request in self._orders.running]
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
         await client.release()
         await self._acquire(client)
-        running, self._running = self._running, []
-        aborted = [request for request in running if request.request_id in self._aborting]
-        self._aborting.clear()
-        # What else was at the agent goes back to its place in the queue.
-        self._queue += [request.item for request in running if request not in aborted]
-        self._queue.sort()
-        for request in aborted:
+        for request in self._orders.stopped_all():
             self._emit(Withdrawn(self.board_id, request.request_id))
         self._changed.notify()
 

@@ -1,7 +1,9 @@
-"""Interfaces of shards, builders and board clients, and the values that pass through them.
+"""Interfaces of shards and of where they run, and the values that pass through them.
 
 The product runs builders and, beyond a number of boards, shards on Ray; tests and tools run all in
-their own event loop. All dataclasses here travel from one process to another.
+their own event loop. All dataclasses here travel from one process to another. What a shard tells is
+in `shard_events`, what builds models in `model_builder`, and the client of a board in
+`board_client`.
 """
 
 from __future__ import annotations
@@ -10,24 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import macs_of
-from latfarm_predictors.measurement import Measurement, Settings
+from latfarm_predictors.measurement import Settings
 
-from latfarm_controller.agents.board import BoardInfo, Lease
+from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.agents.spooled import SpooledResult
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.farm.scheduling.messages import (
-    BoardLost,
-    LeaseExpired,
-    ModelSpec,
-    ProbeAnswered,
-    ResultReceived,
-    Withdrawn,
-)
+from latfarm_controller.farm.boards.model_builder import Builder, BuilderState
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,51 +61,6 @@ class BoardRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltModel:
-    """A model that was built.
-
-    `handle` is either the model or leads to it; a shard calls its `Fetch` function with the handle
-    when it needs the model. `sha256` is the hash of the model file, and `companions` has the hash
-    of each file beside it, by name. `size_bytes` counts all of them.
-    """
-
-    model: ModelSpec
-    sha256: str
-    size_bytes: int
-    handle: Any
-    companions: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class NotBuilt:
-    """Why a model was not built.
-
-    `retryable`: the builder died, so that another try may succeed; otherwise it refused the model.
-    `lost`: what all builders need went away, which says little about the model.
-    """
-
-    model: ModelSpec
-    message: str
-    retryable: bool = False
-    lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BuilderState:
-    """Whether models can be built now.
-
-    Attributes:
-        slots: how many builds may run at once; 0 while nothing can be built.
-        away: why nothing can be built now; empty while models can be built.
-        starting: whether what builders need is being started, which keeps this host busy.
-    """
-
-    slots: int
-    away: str = ""
-    starting: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Order:
     """A request for the queue of one board, with its model.
 
@@ -126,119 +75,6 @@ class Order:
     priority: int
     companions: Mapping[str, str] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class BoardConnected:
-    """A board is connected and leased.
-
-    `quiet`: the board measures real time on the controller's own host, so that this host must stay
-    idle while the board measures. `spooled`: the finished results that the board still had.
-    """
-
-    name: str
-    info: BoardInfo
-    quiet: bool
-    spooled: tuple[SpooledResult, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BoardUnreachable:
-    """A board of the inventory cannot be connected now; the shard goes on trying.
-
-    `refused`: the reason is a certificate, the board's or ours. `foreign`: the reason is that it
-    gave another id than its own.
-    """
-
-    name: str
-    reason: str
-    refused: bool = False
-    foreign: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BoardRestarted:
-    """The agent of a board has restarted a part, or could not.
-
-    `part` is one of `agents.board.RESTARTS`; `told` says what was done, or why not.
-    """
-
-    board_id: str
-    part: str
-    ok: bool
-    told: str = ""
-
-
-ShardEvent = (
-    BoardConnected
-    | BoardUnreachable
-    | BoardLost
-    | LeaseExpired
-    | ResultReceived
-    | Withdrawn
-    | ProbeAnswered
-    | BoardRestarted
-)
-
-
-class BoardClient(Protocol):
-    """What a shard needs of the client of a board; `agents.streaming.StreamingClient` has it.
-
-    Each method raises an AgentError when the board refuses, and an AgentLostError when the board
-    cannot be reached.
-    """
-
-    async def describe(self, timeout_ms: float | None = None) -> BoardInfo:
-        """Ask the board what it is and which platforms it offers."""
-        ...
-
-    async def acquire(self, ttl_ms: int, holder_id: str = "") -> Lease:
-        """Lease the board for `ttl_ms` milliseconds; the holder of that id gets it at once."""
-        ...
-
-    async def renew(self, ttl_ms: int | None = None) -> Lease:
-        """Extend the lease, by default by as long as it was granted for."""
-        ...
-
-    async def release(self) -> None:
-        """Give the lease back; what runs on the board is cancelled."""
-        ...
-
-    async def upload(self, sha256: str, data: bytes) -> int:
-        """Send a file of a model to the board unless the board has it; returns the bytes sent."""
-        ...
-
-    async def measure(
-        self, request: BoardRequest, sha256: str, *, companions: Mapping[str, str]
-    ) -> Measurement:
-        """Have a model measured that was uploaded with its companions; waits for the result."""
-        ...
-
-    async def results(self, after: str = "") -> list[SpooledResult]:
-        """Finished results in the board's spool that follow the one of the request `after`."""
-        ...
-
-    async def withdraw(self, request_id: str) -> bool:
-        """Stop one request that is being measured; False, if only the end of the lease does that.
-
-        `measure` then returns a failure with the code `CANCELLED`, or a result that came before.
-        """
-        ...
-
-    async def acknowledge(self, request_ids: Sequence[str]) -> int:
-        """Let the board forget results; returns how many it had or will be told."""
-        ...
-
-    async def restart(self, part: str) -> str:
-        """Have the agent restart a part of it, one of `agents.board.RESTARTS`; what was done."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-Connect = Callable[[BoardEntry, str], BoardClient]
-"""Makes the client of a board, for the holder of that name. It is pickled, so by its name."""
 
 Fetch = Callable[[Any], Awaitable[bytes | ModelFiles]]
 """Returns a model, given the `handle` of a `BuiltModel`: a model of one file may be its bytes."""
@@ -322,14 +158,6 @@ class Shard(Protocol):
 
     async def close(self) -> None:
         """Give the leases of all boards back and end."""
-        ...
-
-
-class Builder(Protocol):
-    """Builds models from graphs. Calls may overlap."""
-
-    async def build(self, jobs: Sequence[tuple[ModelSpec, Graph]]) -> list[BuiltModel | NotBuilt]:
-        """Build each model; one answer for each job, in order. A failure is an answer too."""
         ...
 
 

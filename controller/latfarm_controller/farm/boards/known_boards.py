@@ -11,7 +11,8 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.board_hooks import BoardHooks
 from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import BoardConnected, BoardStatus
+from latfarm_controller.farm.boards.interfaces import BoardStatus
+from latfarm_controller.farm.boards.shard_events import BoardConnected
 
 CONNECTING = "connecting"
 """How the reason begins why a board is offline until its shard has called it once."""

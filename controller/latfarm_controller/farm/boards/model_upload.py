@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import AgentError
-from latfarm_controller.farm.boards.interfaces import BoardClient, Order
+from latfarm_controller.farm.boards.board_client import BoardClient
+from latfarm_controller.farm.boards.interfaces import Order
 
 
 async def upload_model(

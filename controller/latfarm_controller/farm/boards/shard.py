@@ -8,16 +8,11 @@ from typing import Any
 
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.builders.model_files import ModelFiles
+from latfarm_controller.farm.boards.board_client import BoardClient, Connect
 from latfarm_controller.farm.boards.board_worker import BoardWorker
-from latfarm_controller.farm.boards.interfaces import (
-    BoardClient,
-    Connect,
-    Fetch,
-    Order,
-    ShardEvent,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import Fetch, Order, ShardSettings
 from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 

@@ -18,14 +18,9 @@ from latfarm_controller.agents.tls import is_loopback, split
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.background import BackgroundTasks
 from latfarm_controller.farm.boards.absent_shard import AbsentShard
-from latfarm_controller.farm.boards.interfaces import (
-    FarmBackend,
-    Order,
-    Shard,
-    ShardEvent,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import FarmBackend, Order, Shard, ShardSettings
 from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.scheduling.messages import LeaseExpired
 
 OWN_BOARDS = 128

@@ -6,7 +6,7 @@ import logging
 
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult
 from latfarm_controller.errors import AgentError, AgentLostError
-from latfarm_controller.farm.boards.interfaces import BoardClient
+from latfarm_controller.farm.boards.board_client import BoardClient
 
 MOST_SPOOLED_BYTES = 64 << 20
 """Bytes of finished results after which a board is not asked for more; the rest waits there."""

@@ -1,14 +1,12 @@
-"""One run of one campaign: the loop that asks, submits, stores and tells."""
+"""One run of one campaign: the loop that asks, submits, receives and tells."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -16,7 +14,6 @@ from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import ControllerError, FarmError, StoreFullError
 from latfarm_controller.farm.driving.answers import CampaignAnswers
-from latfarm_controller.farm.driving.board_use import BoardUsage
 from latfarm_controller.farm.driving.priorities import priority_of
 from latfarm_controller.farm.driving.run_parts import (
     CampaignStatus,
@@ -24,6 +21,7 @@ from latfarm_controller.farm.driving.run_parts import (
     RunContext,
     RunRequest,
 )
+from latfarm_controller.farm.driving.run_recorder import RunRecorder
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
 from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
@@ -34,9 +32,6 @@ AHEAD_A_BOARD = 8
 """Requests under way for each board: measured, waiting at the board, or being built."""
 MIN_AHEAD = 32
 """Requests that are under way at least, however few boards there are."""
-FLUSH_S = 2.0
-"""Answers are stored at least this often, in seconds. Each time costs 15 ms of CPU time, however
-few answers there are."""
 HEAR_S = 1.0
 """Longest wait for answers before boards are looked at again, in seconds."""
 LOOK_S = 0.5
@@ -67,13 +62,12 @@ class CampaignRun:
         self._campaign, self._scope = request.campaign, request.scope
         self._store, self._farm = context.store, context.farm
         self._clock_s, self._observer = context.clock_s, context.observer
-        self._record = replace(record, started_at_s=record.started_at_s or time.time(), error="")
         self._answers = CampaignAnswers()
-        self._started_s = self._flushed_s = self._clock_s()
+        self._recorder = RunRecorder(context, request, self._answers)
+        self._campaign_id = record.campaign_id
         self._waits = CampaignWaits(math.inf if request.lasting else context.patience_s)
         self._looked_s = -math.inf
         self._shown = False
-        self._usage = BoardUsage(self._farm, self._scope, record.outcome.get("boards", {}))
         self._estimate = StageEstimate()
         self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
         self._boards = 0  # as of the last question
@@ -87,9 +81,9 @@ class CampaignRun:
         """
         state, error = "interrupted", ""
         try:
-            await self._write()
+            await self._recorder.write()
             self._answers.restore(
-                await asyncio.to_thread(self._store.campaign_measurements, self._record.campaign_id)
+                await asyncio.to_thread(self._store.campaign_measurements, self._campaign_id)
             )
             state = await self._drive()
         except (FarmError, StoreFullError) as problem:  # it can go on later
@@ -97,15 +91,15 @@ class CampaignRun:
         except ControllerError as problem:
             state, error = "failed", str(problem)
         except Exception as problem:
-            logger.exception("campaign %s failed", self._record.campaign_id)
+            logger.exception("campaign %s failed", self._campaign_id)
             state, error = "failed", f"{type(problem).__name__}: {problem}"
         finally:
-            self._farm.cancel(self._record.campaign_id)  # nothing more arrives
+            self._farm.cancel(self._campaign_id)  # nothing more arrives
             notices = self._take_late()
-            await self._end(state, error)
+            await self._recorder.end(state, error)
             for notice in notices:
                 await self._discard(notice)
-        return self._record
+        return self._recorder.record
 
     async def _drive(self) -> str:
         """Run until the campaign is done or cancelled; returns the final state."""
@@ -160,13 +154,13 @@ class CampaignRun:
         """Have requests measured, each with its priority."""
         by_priority: dict[int, list[MeasurementRequest]] = {}
         for request in requests:
-            priority = priority_of(request, self._record.kind, self._request.priority)
+            priority = priority_of(request, self._request.record.kind, self._request.priority)
             by_priority.setdefault(priority, []).append(request)
         for priority, some in by_priority.items():
-            self._farm.submit(self._record.campaign_id, some, priority, self._scope.choice)
+            self._farm.submit(self._campaign_id, some, priority, self._scope.choice)
 
     async def _receive(self) -> None:
-        """Take what arrived, and store answers at least once each `FLUSH_S` seconds."""
+        """Take what arrived, and store it when it is time to."""
         heard = await self._heard()
         deliveries = [item for item in heard if isinstance(item, Delivery)]
         for delivery in deliveries:
@@ -178,8 +172,8 @@ class CampaignRun:
             if isinstance(item, MeasurementsDiscarded):
                 await self._ask_again(item)
         await self._look()
-        if self._clock_s() - self._flushed_s >= FLUSH_S:
-            await self._write()
+        if not self._recorder.due_in_s:
+            await self._recorder.write(self._waits.reason)
 
     async def _look(self) -> None:
         """Look whether something can be measured; if that has changed, tell and store it.
@@ -201,12 +195,12 @@ class CampaignRun:
         self._waits.look(FarmSight(self._farm.backend_state.away, working, story), now_s)
         if self._waits.reason != before:
             self._show()
-            await self._write()
+            await self._recorder.write(self._waits.reason)
 
     async def _heard(self) -> list[Delivery | MeasurementsDiscarded]:
         """Wait until something arrives, the run is cancelled, or it is time to store."""
         heard: list[Delivery | MeasurementsDiscarded] = []
-        timeout_s = min(HEAR_S, max(0.0, self._flushed_s + FLUSH_S - self._clock_s()))
+        timeout_s = min(HEAR_S, self._recorder.due_in_s)
         cancelled = asyncio.create_task(self._request.cancel.wait())
         getting = asyncio.create_task(self._inbox.get())
         try:
@@ -235,7 +229,8 @@ class CampaignRun:
         The campaign was told the old answers and goes on with them. The new answers replace them in
         the store, from which predictors are trained.
         """
-        await self._write()  # answers that are not stored yet are discarded in the store as well
+        # Answers that are not stored yet are discarded in the store as well.
+        await self._recorder.write(self._waits.reason)
         await self._discard(notice)
         again = self._answers.repeat_discarded(notice)
         if again:
@@ -279,7 +274,7 @@ class CampaignRun:
         remaining_s = self._estimate.remaining_s(progress.total, now_s)
         self._request.on_progress(
             CampaignStatus(
-                self._record.campaign_id,
+                self._campaign_id,
                 progress,
                 good,
                 bad,
@@ -289,82 +284,6 @@ class CampaignRun:
                 len(self._answers.under_way),
             )
         )
-
-    async def _write(self) -> None:
-        """Store answers and the campaign's record: it runs, or waits if it has a reason."""
-        await self._store_answers()
-        await self._store_record("waiting" if self._waits.reason else "running")
-
-    async def _end(self, state: str, error: str) -> None:
-        """Store what is left, and how the campaign ended.
-
-        If the disk is full, the boards keep the results of what could not be stored, and the record
-        may be stored no more: then the one in memory tells that the campaign was interrupted.
-        """
-        try:
-            await self._store_answers()
-        except StoreFullError as problem:
-            state, error = "interrupted", str(problem)
-        try:
-            await self._store_record(state, error, final=True)
-        except StoreFullError as problem:
-            self._record = replace(self._record, state="interrupted", error=str(problem))
-
-    async def _store_answers(self) -> None:
-        """Store answers, and let their boards forget them."""
-        unstored, self._answers.unstored = self._answers.unstored, []
-        if not unstored:
-            return
-        rows = [(delivery.measurement, request.graph) for delivery, request in unstored]
-        begun_s = self._clock_s()
-        try:
-            await asyncio.to_thread(self._store.add_measurements, self._record.campaign_id, rows)
-        except BaseException:
-            self._answers.unstored = unstored + self._answers.unstored
-            raise
-        self._observer.stored(len(rows), self._clock_s() - begun_s)
-        self._farm.acknowledge([delivery for delivery, _ in unstored])
-
-    async def _store_record(self, state: str, error: str = "", *, final: bool = False) -> None:
-        """Store the campaign's record.
-
-        Args:
-            state: what the campaign is now.
-            error: why it ended.
-            final: whether it ends now.
-        """
-        progress = self._campaign.progress()
-        good, bad = self._answers.counts()
-        wall_ms = 1e3 * (self._clock_s() - self._started_s)
-        self._record = replace(
-            self._record,
-            state=state,
-            error=error,
-            waiting_for="" if final else self._waits.reason,
-            stage=progress.stage,
-            stage_done=progress.done,
-            stage_total=progress.total,
-            measurements=good,
-            failures=bad,
-            board_ms=self._answers.board_ms,
-            wall_ms=self._request.record.wall_ms + wall_ms,
-        )
-        if final:
-            self._record = replace(
-                self._record,
-                finished_at_s=time.time(),
-                outcome={**self._outcome(), "boards": self._usage.boards(wall_ms)},
-            )
-        await asyncio.to_thread(self._store.put_campaign, self._record)
-        self._flushed_s = self._clock_s()
-
-    def _outcome(self) -> Mapping[str, Any]:
-        try:
-            return self._campaign.outcome()
-        except Exception:
-            # The record must be written, above all when the campaign is broken.
-            logger.exception("campaign %s has no outcome", self._record.campaign_id)
-            return {}
 
 
 def _not_offered(request: MeasurementRequest) -> Measurement:

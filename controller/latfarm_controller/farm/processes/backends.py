@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import (
-    Builder,
-    BuilderState,
-    Connect,
-    Shard,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.board_client import Connect
+from latfarm_controller.farm.boards.interfaces import Shard, ShardSettings
+from latfarm_controller.farm.boards.model_builder import Builder, BuilderState
 from latfarm_controller.farm.boards.shard import InlineShard, connect
 from latfarm_controller.farm.processes.building import Build, InlineBuilder
 from latfarm_controller.farm.processes.child_messages import ChildOptions

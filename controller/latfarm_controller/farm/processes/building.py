@@ -20,7 +20,7 @@ from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.scheduling.messages import ModelSpec
 
 SMALL_BYTES = 64 << 10

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt, Order
+from latfarm_controller.farm.boards.interfaces import Order
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.boards.model_on_disk import read_model, write_model
 from latfarm_controller.farm.boards.shard import connect
 from latfarm_controller.farm.processes.building import RayBuilder

@@ -21,7 +21,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import ControllerError, FarmError
-from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt, ShardEvent
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.processes.child_messages import MESSAGES
 
 

@@ -16,12 +16,7 @@ from pathlib import Path
 
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.farm.boards.interfaces import (
-    Builder,
-    BuilderState,
-    BuiltModel,
-    NotBuilt,
-)
+from latfarm_controller.farm.boards.model_builder import Builder, BuilderState, BuiltModel, NotBuilt
 from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk, write_model
 from latfarm_controller.farm.processes.building import (
     SMALL_BYTES,

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from latfarm_controller.errors import FarmError, RayAwayError
-from latfarm_controller.farm.boards.interfaces import BuilderState, ShardEvent
+from latfarm_controller.farm.boards.model_builder import BuilderState
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.processes.child_messages import (
     ChildAnswer,
     ChildCall,

@@ -9,8 +9,10 @@ from typing import Any
 
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import Connect, ShardEvent, ShardSettings
+from latfarm_controller.farm.boards.board_client import Connect
+from latfarm_controller.farm.boards.interfaces import ShardSettings
 from latfarm_controller.farm.boards.shard import InlineShard, connect
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.pace import Pace
 
 CLOSE_S = 10.0

@@ -13,14 +13,10 @@ from latfarm_predictors.graph.graph import Graph
 
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import FarmError, RayAwayError
-from latfarm_controller.farm.boards.interfaces import (
-    BuiltModel,
-    NotBuilt,
-    Order,
-    ShardEvent,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import Order, ShardSettings
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
+from latfarm_controller.farm.boards.shard_events import ShardEvent
 from latfarm_controller.farm.pace import Pace
 from latfarm_controller.farm.processes.building import graph_text
 from latfarm_controller.farm.processes.child_messages import (

@@ -2,23 +2,22 @@
 
 A board that joins for the first time, that was rebooted, or that comes out of a quarantine runs its
 health check before anything else (`health_check`). A board that fails its check or its work, or
-that does not answer, climbs the ladder (`recovery_ladder`). Each step is stored as an event.
+that does not answer, climbs the ladder (`recovery_ladder`), whose steps `recovery_steps` carries
+out. Each step is stored as an event.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from latfarm_controller.agents.board import RESTART, RUNTIME, WORKER, BoardInfo
+from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.board_hooks import BoardHooks
-from latfarm_controller.errors import ControllerError, FarmError, UsageError
-from latfarm_controller.farm.background import LoggedTasks
-from latfarm_controller.farm.boards.interfaces import BoardRestarted
+from latfarm_controller.farm.background import LoggedTasks, NamedTasks
+from latfarm_controller.farm.boards.shard_events import BoardRestarted
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.scheduling.messages import Standing
 from latfarm_controller.farm.supervision.board_decisions import MAINTENANCE, RESERVED
@@ -27,7 +26,7 @@ from latfarm_controller.farm.supervision.board_supervisor import (
     BoardSupervisor,
 )
 from latfarm_controller.farm.supervision.health_check import RESTS, CheckedBoard, HealthChecks
-from latfarm_controller.farm.supervision.hook_runner import HookOutcome, run_hook
+from latfarm_controller.farm.supervision.hook_runner import run_hook
 from latfarm_controller.farm.supervision.ladder_messages import (
     HOOK_STEPS,
     CameBack,
@@ -47,6 +46,7 @@ from latfarm_controller.farm.supervision.ladder_messages import (
 )
 from latfarm_controller.farm.supervision.power_switch import PowerSwitch, RunHook
 from latfarm_controller.farm.supervision.recovery_ladder import LadderLimits, RecoveryLadder
+from latfarm_controller.farm.supervision.recovery_steps import RecoverySteps
 from latfarm_controller.store.base import Store
 
 # The values of `event` in a stored BoardEvent; a step is stored under its own name (`Step`).
@@ -57,17 +57,8 @@ RECOVERY_ENDED = "recovery_ended"
 
 RECOVERY = "recovery"
 """The value of `actor` in these events."""
-RESTART_S = 200.0
-"""Seconds after which an agent that was asked to restart a part counts as failed."""
-
 REST_CAP_S = 600.0
 """Longest pause before a board is checked again that was too hot, too busy or full, in seconds."""
-IDLE_S = 60.0
-"""Longest wait until a board that gets no work has nothing under way any more, in seconds."""
-LOOK_S = 0.1
-"""Pause between two looks at that, in seconds."""
-
-_PARTS = {Step.RESTART_WORKER: WORKER, Step.RESTART_RUNTIME: RUNTIME}
 
 logger = logging.getLogger(__name__)
 
@@ -105,19 +96,17 @@ class RecoveryCrew:
     ) -> None:
         self._farm = farm
         self._desk = desk
-        self._hooks = hooks
         self._power = power
         self._shared = frozenset(shared)
         self._checks = HealthChecks(farm, store)
         self._ladder = RecoveryLadder(limits)
         self._rest_s = rest_s
-        self._run_hook = run_hook
+        self._steps = RecoverySteps(farm, hooks, self._before_hook, run_hook)
         self._clock_s = clock_s
         self._here: dict[str, BoardInfo] = {}  # the boards that are connected
         self._boots: dict[str, str] = {}  # name -> id of the boot in which it was last seen
-        self._checking: dict[str, asyncio.Task[None]] = {}
-        self._stepping: dict[str, asyncio.Task[None]] = {}
-        self._answers: dict[str, asyncio.Future[BoardRestarted]] = {}
+        self._checking = NamedTasks(logger, "board %s could not be cared for")
+        self._stepping = NamedTasks(logger, "board %s could not be cared for")
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = False
         self._storing = asyncio.Lock()
@@ -151,10 +140,8 @@ class RecoveryCrew:
     def went_away(self, name: str, reason: str) -> None:
         """The connection to a board was lost."""
         self._here.pop(name, None)
-        self._cancel(self._checking, name)
-        answer = self._answers.pop(name, None)
-        if answer is not None and not answer.done():
-            answer.set_exception(FarmError(f"the board was lost: {reason}"))
+        self._checking.cancel(name)
+        self._steps.lost(name, reason)
         if name not in self._farm.entries() or self._power.is_off(name):
             self.leave_alone(name)
         elif self._desk.standing(name) is Standing.WORKING:
@@ -174,9 +161,7 @@ class RecoveryCrew:
 
     def restarted(self, name: str, told: BoardRestarted) -> None:
         """The agent of a board has restarted a part, or could not."""
-        answer = self._answers.pop(name, None)
-        if answer is not None and not answer.done():
-            answer.set_result(told)
+        self._steps.restarted(name, told)
 
     def decided(self, name: str) -> None:
         """People or a drift of the sentinel decided about a board.
@@ -185,12 +170,12 @@ class RecoveryCrew:
         changed it, it is checked.
         """
         standing, why = self._desk.standing(name), self._desk.why(name)
-        self._cancel(self._stepping, name)
+        self._stepping.cancel(name)
         self._tell(Excluded(name))
         if why is not None and why.event in (QUARANTINED, RESERVED, MAINTENANCE):
             self._farm.monitor.prove(name, proven=False)
         if standing is not Standing.WORKING:
-            self._cancel(self._checking, name)
+            self._checking.cancel(name)
             return
         if name in self._here:
             self._tell(CameBack(name))
@@ -198,7 +183,7 @@ class RecoveryCrew:
 
     def leave_alone(self, name: str) -> None:
         """Take no step about a board, such as one that a person switches, until it joins again."""
-        self._cancel(self._stepping, name)
+        self._stepping.cancel(name)
         self._tell(Excluded(name))
 
     async def close(self) -> None:
@@ -208,10 +193,7 @@ class RecoveryCrew:
         self._desk.when_decided = self._power.when_switching = None
         if self._alarm is not None:
             self._alarm.cancel()
-        tasks = [*self._checking.values(), *self._stepping.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(self._checking.stop(), self._stepping.stop())
         await self._tasks.finish()
 
     # Checking
@@ -225,7 +207,7 @@ class RecoveryCrew:
             and self._farm.monitor.unproven(name)
             and self._desk.standing(name) is Standing.WORKING
         ):
-            self._start(self._checking, name, self._checked(name, self._here[name]))
+            self._checking.start(name, self._checked(name, self._here[name]))
 
     async def _checked(self, name: str, info: BoardInfo) -> None:
         """Check a board, and let it work or climb."""
@@ -243,32 +225,19 @@ class RecoveryCrew:
             pause_s = min(2 * pause_s, REST_CAP_S)
         if verdict.well:
             logger.info("board %s passed its health check: %s", name, verdict.told)
-            self._checking.pop(name, None)
+            self._checking.forget(name)
             self._farm.monitor.prove(name, proven=True)
             self._tell(HealthPassed(name))
             return
         await self._desk.note(name, HEALTH_FAILED, verdict.told, RECOVERY)
-        self._checking.pop(name, None)
+        self._checking.forget(name)
         self._tell(HealthFailed(name, verdict.told, self._lacking(name)))
 
     # Climbing
 
     def _lacking(self, name: str) -> dict[Step, str]:
         """Why a board does not have some steps."""
-        lacking = {}
-        info = self._here.get(name)
-        if info is not None and RESTART not in info.capabilities:
-            why = f"its agent {info.agent_version} is too old for that".replace("  ", " ")
-            lacking = dict.fromkeys(_PARTS, why)
-        try:
-            hooks = self._hooks(name)
-        except UsageError as error:  # somebody may be editing the inventory
-            return {**lacking, **dict.fromkeys(HOOK_STEPS, str(error))}
-        for step in HOOK_STEPS:
-            if hooks.named(step) is None:
-                option = f"--{step.replace('_', '-')}-hook"
-                lacking[step] = f"it has no such hook: latfarm boards set {name} {option}"
-        return lacking
+        return self._steps.lacking(name, self._here.get(name))
 
     def _tell(self, event: LadderEvent) -> None:
         """Tell the ladder what happened, and do what it answers."""
@@ -277,7 +246,7 @@ class RecoveryCrew:
         for instruction in self._ladder.handle(self._clock_s(), event):
             match instruction:
                 case TakeStep(name, step, reason):
-                    self._start(self._stepping, name, self._step(name, step, reason))
+                    self._stepping.start(name, self._step(name, step, reason))
                 case SkipStep(name, step, why):
                     self._note(name, STEP_SKIPPED, f"{step}: {why}", {"step": str(step)})
                 case Recovered(name, steps):
@@ -295,47 +264,19 @@ class RecoveryCrew:
 
     async def _step(self, name: str, step: Step, reason: str) -> None:
         """Carry a step out, and tell how it ended."""
-        if step in HOOK_STEPS:
-            outcome = await self._hooked(name, step)
-        else:
-            outcome = await self._restart(name, _PARTS[step])
+        outcome = await self._steps.take(name, step)
         said = "done" if outcome.ok else "failed"
         told = f"{said}: {outcome.told}" if outcome.told else said
         details = {"step": str(step), "ok": outcome.ok}
         await self._desk.note(name, str(step), f"{told}; because: {reason}", RECOVERY, details)
-        self._stepping.pop(name, None)
+        self._stepping.forget(name)
         self._tell(StepEnded(name, outcome.ok))
         if outcome.ok and step not in HOOK_STEPS:
             self._check(name)
 
-    async def _hooked(self, name: str, step: Step) -> HookOutcome:
-        try:
-            hook = self._hooks(name).named(step)
-        except UsageError as error:
-            return HookOutcome(False, str(error))
-        if hook is None:
-            return HookOutcome(False, "the hook was removed from the inventory")
-        self._boots.pop(name, None)  # it is checked when it joins next
-        return await self._run_hook(hook, name, str(step))
-
-    async def _restart(self, name: str, part: str) -> HookOutcome:
-        """Have the agent of a board restart a part, once what it has is done or taken back."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_S):
-                while self._farm.under_way(name):
-                    await asyncio.sleep(LOOK_S)
-        answer = self._answers[name] = asyncio.get_running_loop().create_future()
-        try:
-            self._farm.restart(name, part)
-            async with asyncio.timeout(RESTART_S):
-                told = await answer
-        except TimeoutError:
-            return HookOutcome(False, f"no answer within {RESTART_S:.0f} s")
-        except ControllerError as error:
-            return HookOutcome(False, str(error))
-        finally:
-            self._answers.pop(name, None)
-        return HookOutcome(told.ok, told.told)
+    def _before_hook(self, name: str) -> None:
+        """The hook of a board runs now: the board is checked when it joins next."""
+        self._boots.pop(name, None)
 
     def _give_up(self, name: str, reason: str, *, quarantine: bool) -> None:
         remedy = f"look at it, then: latfarm boards resume {name}"
@@ -354,30 +295,3 @@ class RecoveryCrew:
         """Store something after what was told before."""
         async with self._storing:
             await work
-
-    # Tasks
-
-    def _start(
-        self,
-        tasks: dict[str, asyncio.Task[None]],
-        name: str,
-        work: Coroutine[object, object, None],
-    ) -> None:
-        task = asyncio.create_task(work)
-        tasks[name] = task
-        task.add_done_callback(lambda ended: self._ended(tasks, name, ended))
-
-    def _ended(
-        self, tasks: dict[str, asyncio.Task[None]], name: str, task: asyncio.Task[None]
-    ) -> None:
-        if tasks.get(name) is task:
-            del tasks[name]
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._closed:
-            logger.error("board %s could not be cared for", name, exc_info=error)
-
-    @staticmethod
-    def _cancel(tasks: dict[str, asyncio.Task[None]], name: str) -> None:
-        task = tasks.pop(name, None)
-        if task is not None:
-            task.cancel()

@@ -14,7 +14,7 @@ from latfarm_controller.cli.campaigns.demo_run import (
     characterize_config,
     held_out_networks,
 )
-from latfarm_controller.reports.networks import AccuracySummary, NetworkRow
+from latfarm_controller.reports.facts.network_rows import AccuracySummary, NetworkRow
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
 WANTED = DemoOptions("", measured(500, None, None), 20, False, 0, "demo")

@@ -11,9 +11,10 @@ from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.errors import IdentityError
 from latfarm_controller.farm.board_monitor import BoardMonitor
-from latfarm_controller.farm.boards.interfaces import BoardClient, BoardConnected
+from latfarm_controller.farm.boards.board_client import BoardClient
 from latfarm_controller.farm.boards.known_boards import KnownBoards
 from latfarm_controller.farm.boards.shard import connect
+from latfarm_controller.farm.boards.shard_events import BoardConnected
 from latfarm_controller.farm.observer import FarmObserver
 from latfarm_controller.farm.scheduling.messages import BoardLost, Event
 from latfarm_predictors.measurement import Measurement

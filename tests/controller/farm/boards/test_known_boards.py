@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from latfarm_controller.agents.board import BoardInfo, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.farm.boards.interfaces import BoardConnected
 from latfarm_controller.farm.boards.known_boards import KnownBoards
+from latfarm_controller.farm.boards.shard_events import BoardConnected
 
 
 def told(name: str, *platforms: str, quiet: bool = False, available: bool = True) -> BoardConnected:

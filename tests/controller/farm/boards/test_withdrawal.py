@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
+from latfarm_controller.farm.boards.shard import InlineShard
 
 from tests.controller.farm.conftest import Lab, collect, until
+from tests.controller.farm.fake_board import FakeClient
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,3 +62,51 @@ def test_a_board_goes_on_with_other_work_after_each_of_many_withdrawals(lab: Lab
     asyncio.run(scenario())
     assert board.leases == 1
     assert board.measured == [lab.request(50 + number).request_id for number in range(5)]
+
+
+def test_a_second_withdrawal_may_come_while_the_board_hears_of_the_first(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = lab.board("b", stops=True)
+    hears, heard = asyncio.Event(), asyncio.Event()
+    reached: list[str] = []
+    withdraw, passed_on = FakeClient.withdraw, InlineShard.withdraw
+
+    async def slowly(client: FakeClient, request_id: str) -> bool:
+        hears.set()
+        await heard.wait()
+        return await withdraw(client, request_id)
+
+    def asked(count: int) -> bool:
+        return board.asked == count
+
+    async def noted(shard: InlineShard, board_id: str, request_id: str, abort: bool) -> None:
+        await passed_on(shard, board_id, request_id, abort)
+        reached.append(request_id)
+
+    monkeypatch.setattr(FakeClient, "withdraw", slowly)
+    monkeypatch.setattr(InlineShard, "withdraw", noted)
+
+    async def scenario() -> None:
+        async with lab.farm(depth=2) as farm:
+            await farm.wait_for("p", 5)
+            for name in ("c1", "c2", "c3"):
+                farm.listen(name)
+            farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
+            await collect(farm, "c3", 1)
+            board.gate.clear()
+            for number, name in enumerate(("c1", "c2")):
+                farm.submit(name, [lab.request(number)])
+                await until(partial(asked, number + 1))
+            farm.cancel("c1")
+            await hears.wait()
+            farm.cancel("c2")
+            await until(lambda: len(reached) == 2)
+            heard.set()
+            await until(lambda: not board.asked)
+            board.gate.set()
+            farm.submit("c3", [lab.request(98)])
+            await collect(farm, "c3", 1)
+
+    asyncio.run(scenario())
+    assert board.leases == 1, "the board was not lost"

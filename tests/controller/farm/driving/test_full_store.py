@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from latfarm_controller.errors import StoreError, StoreFullError
-from latfarm_controller.farm.driving import campaign_run
+from latfarm_controller.farm.driving import run_recorder
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.run_parts import CampaignStatus
 from latfarm_controller.store.base import CampaignRecord
@@ -53,7 +53,7 @@ def test_a_full_disk_interrupts_a_campaign_that_then_goes_on(
 def test_answers_that_could_not_be_stored_are_stored_at_the_end_if_there_is_room(
     lab: Lab, store: DuckDBStore, full_disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign_run, "FLUSH_S", 0.0)  # the first write is before the end
+    monkeypatch.setattr(run_recorder, "FLUSH_S", 0.0)  # the first write is before the end
     lab.board("b")
     campaign = rounds(lab, 40)
 

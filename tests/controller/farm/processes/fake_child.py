@@ -20,7 +20,7 @@ import socket
 import sys
 from pathlib import Path
 
-from latfarm_controller.farm.boards.interfaces import BuiltModel
+from latfarm_controller.farm.boards.model_builder import BuiltModel
 from latfarm_controller.farm.processes.channel import Channel
 from latfarm_controller.farm.processes.child_messages import (
     BuildModels,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.errors import FarmError, RayAwayError
-from latfarm_controller.farm.boards.interfaces import BuilderState, ShardSettings
+from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.boards.shard import connect
 from latfarm_controller.farm.processes.backends import MODELS, RayBackend, RayOptions
 from latfarm_controller.farm.processes.ray_keeper import RayKeeper

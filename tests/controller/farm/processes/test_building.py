@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from latfarm_controller.builders.model_files import ModelFiles
 from latfarm_controller.errors import BuildError
-from latfarm_controller.farm.boards.interfaces import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
 from latfarm_controller.farm.processes.building import (
     NICENESS,
     SMALL_BYTES,

@@ -13,17 +13,13 @@ from latfarm_controller.agents.board import BoardInfo, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import FarmError
-from latfarm_controller.farm.boards.interfaces import (
+from latfarm_controller.farm.boards.interfaces import BoardRequest, GraphName, Order, ShardSettings
+from latfarm_controller.farm.boards.model_builder import BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.shard_events import (
     BoardConnected,
-    BoardRequest,
     BoardRestarted,
     BoardUnreachable,
-    BuiltModel,
-    GraphName,
-    NotBuilt,
-    Order,
     ShardEvent,
-    ShardSettings,
 )
 from latfarm_controller.farm.processes import codec
 from latfarm_controller.farm.processes.child_messages import (

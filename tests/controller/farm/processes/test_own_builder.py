@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from latfarm_controller.farm.boards.interfaces import BuilderState, BuiltModel, NotBuilt
+from latfarm_controller.farm.boards.model_builder import BuilderState, BuiltModel, NotBuilt
 from latfarm_controller.farm.boards.model_on_disk import ModelOnDisk
 from latfarm_controller.farm.processes.building import SMALL_BYTES
 from latfarm_controller.farm.processes.child_messages import ChildOptions

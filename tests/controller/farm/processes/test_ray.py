@@ -19,7 +19,8 @@ import pytest
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import FarmError
 from latfarm_controller.farm.boards import shard_pool
-from latfarm_controller.farm.boards.interfaces import BuilderState, ShardSettings
+from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.host import host_boot_id
 from latfarm_controller.farm.open_requests import Delivery

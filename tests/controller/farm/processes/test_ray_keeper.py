@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 from latfarm_controller.errors import FarmError, RayAwayError
-from latfarm_controller.farm.boards.interfaces import BuilderState, BuiltModel, ShardSettings
+from latfarm_controller.farm.boards.interfaces import ShardSettings
+from latfarm_controller.farm.boards.model_builder import BuilderState, BuiltModel
 from latfarm_controller.farm.processes.channel import Channel
 from latfarm_controller.farm.processes.child_messages import (
     BuildModels,

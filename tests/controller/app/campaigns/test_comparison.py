@@ -10,7 +10,7 @@ import pytest
 from latfarm_controller.agents.board import BoardInfo, PlatformInfo, RuntimeInfo
 from latfarm_controller.agents.fleet import BoardView
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.app.comparison import compared
+from latfarm_controller.app.campaigns.comparison import compared
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord
 

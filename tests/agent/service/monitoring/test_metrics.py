@@ -11,12 +11,12 @@ import grpc
 import pytest
 from latfarm_agent import errors
 from latfarm_agent.bench.records import BenchResult
-from latfarm_agent.service.collectors import (
+from latfarm_agent.service.monitoring.collectors import (
     READER_GONE_S,
     READERS_KEPT,
     ReaderCertificateCollector,
 )
-from latfarm_agent.service.metrics import AgentMetrics
+from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.session.messages import SessionState
 from latfarm_agent.worker.replies import FAILURE_CODES
 from latfarm_protos.error_codes import CODES, INFRASTRUCTURE_ERRORS, MODEL_ERRORS

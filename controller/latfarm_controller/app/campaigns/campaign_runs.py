@@ -13,10 +13,10 @@ from typing import Any
 from latfarm_predictors.errors import PredictorsError
 
 from latfarm_controller.agents.fleet import Fleet
-from latfarm_controller.app import campaign_names, comparison
 from latfarm_controller.app.bundle_training import TrainingStoppedError, trained_bundle
-from latfarm_controller.app.campaign_records import CampaignRecords
-from latfarm_controller.app.patient_run import (
+from latfarm_controller.app.campaigns import campaign_names, comparison
+from latfarm_controller.app.campaigns.campaign_records import CampaignRecords
+from latfarm_controller.app.campaigns.patient_run import (
     CANCELLED,
     INTERRUPTED,
     RUNNING,

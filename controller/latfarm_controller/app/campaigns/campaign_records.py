@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from latfarm_controller.app import campaign_names
+from latfarm_controller.app.campaigns import campaign_names
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.store.base import CampaignRecord, Store

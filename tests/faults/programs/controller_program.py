@@ -1,7 +1,7 @@
 """`latfarm` with what a run needs changed: no Ray, far shards, or a clock that jumps.
 
-Usage: `python -m tests.faults.controller_program HOOKS serve`, where HOOKS is JSON. A run that
-changes nothing starts `latfarm serve` itself.
+Usage: `python -m tests.faults.programs.controller_program HOOKS serve`, where HOOKS is JSON. A run
+that changes nothing starts `latfarm serve` itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from latfarm_controller.cli.main import run as run_latfarm
 from latfarm_controller.farm.boards import shard_pool
 from latfarm_controller.farm.processes.backends import InlineBackend
 
-from tests.faults import jumping_clock
+from tests.faults.programs import jumping_clock
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import agent_pb2 as pb
 
-from tests.security.lying_agent import LyingAgent
+from tests.security.lying.lying_agent import LyingAgent
 
 PROFILE = {
     "platform": "toy",

@@ -40,8 +40,8 @@ class WarmStart:
         plain = {k: v for k, v in os.environ.items() if not k.startswith(("LATFARM_", "GRPC_"))}
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.warm_start"],
-            cwd=Path(__file__).parents[2],
+            [sys.executable, "-m", "tests.faults.programs.warm_start"],
+            cwd=Path(__file__).parents[3],
             env={**plain, **threads, "GRPC_ENABLE_FORK_SUPPORT": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -108,7 +108,7 @@ class WarmStart:
 def _serve() -> None:
     """Start a program for each line of the standard input, until that is closed."""
     # Everything that a program needs is imported before the first copy is made.
-    from tests.faults import board_program, controller_program
+    from tests.faults.programs import board_program, controller_program
 
     programs = {CONTROLLER: controller_program.run, BOARDS: board_program.run}
     started: set[int] = set()

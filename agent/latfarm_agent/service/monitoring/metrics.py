@@ -28,7 +28,7 @@ from prometheus_client import (
 
 from latfarm_agent import PROTOCOL_VERSION, __version__
 from latfarm_agent.errors import AgentUsageError
-from latfarm_agent.service.collectors import (
+from latfarm_agent.service.monitoring.collectors import (
     AgentCertificateCollector,
     ConditionsCollector,
     DiskCollector,

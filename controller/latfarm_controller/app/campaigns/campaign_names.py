@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from latfarm_controller.app.patient_run import INTERRUPTED, RUNNING, WAITING
+from latfarm_controller.app.campaigns.patient_run import INTERRUPTED, RUNNING, WAITING
 from latfarm_controller.board_profile import checked_tags
 from latfarm_controller.campaigns.check import CheckCampaign
 from latfarm_controller.campaigns.kinds import COMPARING, STARTED_BY, TAGS

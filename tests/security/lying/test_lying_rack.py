@@ -31,7 +31,7 @@ from latfarm_protos.v1 import agent_pb2 as pb
 
 from benchmarks.farm.boards import PLATFORM
 from benchmarks.farm.controller_side import FarmCampaign
-from tests.security.lying_agent import LyingAgent
+from tests.security.lying.lying_agent import LyingAgent
 
 COUNT = 24
 """Number of measurements of the campaign."""

@@ -20,8 +20,8 @@ from latfarm_agent.service.conductor import Conductor
 from latfarm_agent.service.job_runner import JobRunner
 from latfarm_agent.service.served_work import ServedWork
 
-from tests.faults import jumping_clock
 from tests.faults.journal import BEGAN, ENDED, LEASED, JournalWriter
+from tests.faults.programs import jumping_clock
 
 WRONG_HASH = "0" * 32
 """The fingerprint that a lying board tells; no platform has it."""

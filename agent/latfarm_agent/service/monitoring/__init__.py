@@ -1,0 +1,1 @@
+"""What Prometheus is told about the agent: counters, and what is read when it asks."""
