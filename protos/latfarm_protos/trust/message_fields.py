@@ -96,7 +96,7 @@ def has_more_fields(data: bytes, kind: Any, most: int) -> bool:
             elif on_wire == _LENGTH:
                 length, place = _varint(data, place)
                 field = kind.fields_by_number.get(tag >> 3)
-                if field is not None and field.message_type is not None:
+                if length and field is not None and field.message_type is not None:
                     parts.append((place, min(place + length, end), field.message_type))
                 place += length
             else:  # the ends of groups have no bytes of their own
@@ -110,6 +110,8 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     Raises:
         ValueError: there is none.
     """
+    if place < len(data) and data[place] < 0x80:  # nearly all integers have one byte
+        return data[place], place + 1
     value = 0
     for index, byte in enumerate(data[place : place + _VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)

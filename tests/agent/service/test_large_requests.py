@@ -15,8 +15,6 @@ from tests.agent.service.calls import Code, Failure, drain
 if TYPE_CHECKING:
     from tests.agent.service.conftest import Client
 
-pytestmark = pytest.mark.timeout(120)
-
 AGENT = pb.DESCRIPTOR.services_by_name["AgentService"]
 EMPTY_ID = b"\x0a\x00"
 """An empty request id within `AcknowledgeRequest`: two bytes that become an object."""
