@@ -100,7 +100,7 @@ class StreamingClient(AgentClient):
         ttl_ms = lease.ttl_ms if ttl_ms is None else ttl_ms
         if self._open_work() is None and not self._left_over():
             return await super().renew(ttl_ms)
-        if not self.streams:  # its agent is an older one since the stream broke
+        if not self.streams:  # its agent is an older one
             await self._acknowledge_left_over()
             return await super().renew(ttl_ms)
         try:
@@ -189,8 +189,7 @@ class StreamingClient(AgentClient):
         if work is not None:
             work.acknowledge(request_ids)
             return len(request_ids)
-        if self.streams:  # noted before they are sent, as the call may fail or be cancelled
-            self._keep_unconfirmed(request_ids)
+        self._keep_unconfirmed(request_ids)  # before the call, as it may fail or be cancelled
         removed = await super().acknowledge(request_ids)
         self._confirm(request_ids)
         return removed

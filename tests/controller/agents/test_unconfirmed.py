@@ -74,6 +74,14 @@ async def cut_before_acknowledgement(agent: StreamingFakeAgent, client: Streamin
     assert list(agent.spool) == [ASKED.request_id]
 
 
+async def acknowledge_in_vain(client: StreamingClient, request_id: str) -> None:
+    """Acknowledge a result by a plain call that the agent never answers."""
+    client._connection.patience = SHORT
+    with pytest.raises(AgentLostError):
+        await client.acknowledge([request_id])
+    client._connection.patience = QUICK
+
+
 def test_a_renewal_opens_the_stream_again_and_empties_the_spool() -> None:
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
         await cut_before_acknowledgement(agent, client)
@@ -120,14 +128,12 @@ def test_an_acknowledgement_that_fails_by_a_plain_call_goes_with_the_renewal() -
         assert (await client.measure(ASKED, SHA256)).ok
         agent.broken.set()
         await ended(client)
-        with pytest.raises(AgentLostError):
-            await client.acknowledge([ASKED.request_id])
+        await acknowledge_in_vain(client, ASKED.request_id)
         assert list(agent.spool) == [ASKED.request_id]
-        client.patience = client._connection._patience = QUICK
         await client.renew(700)
         assert agent.spool == {}
 
-    streaming(test, SHORT, stream_faults=["deaf"], acknowledge_faults=["hang"])
+    streaming(test, stream_faults=["deaf"], acknowledge_faults=["hang"])
 
 
 def test_the_end_of_the_client_acknowledges_what_a_broken_stream_left() -> None:
@@ -163,6 +169,18 @@ def test_an_agent_that_was_downgraded_is_told_by_a_plain_call() -> None:
     streaming(test, stream_faults=["deaf"])
 
 
+def test_an_older_agent_is_told_again_after_a_call_that_failed() -> None:
+    async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
+        await client.upload(SHA256, MODEL)
+        assert (await client.measure(ASKED, SHA256)).ok
+        await acknowledge_in_vain(client, ASKED.request_id)
+        await client.renew(700)
+        assert agent.spool == {}
+        assert agent.streams == 0
+
+    streaming(test, capable=False, acknowledge_faults=["hang"])
+
+
 def test_what_is_asked_again_is_not_acknowledged_by_a_later_renewal() -> None:
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
         await cut_before_acknowledgement(agent, client)
@@ -193,11 +211,10 @@ def test_few_acknowledgements_are_kept_for_a_board_that_is_away(
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
         await cut_before_acknowledgement(agent, client)
         for number in range(3):
-            with pytest.raises(AgentLostError):
-                await client.acknowledge([f"r{number}"])
+            await acknowledge_in_vain(client, f"r{number}")
         assert list(client._unconfirmed) == ["r1", "r2"]
 
-    streaming(test, SHORT, stream_faults=["deaf"], acknowledge_faults=["hang"] * 3)
+    streaming(test, stream_faults=["deaf"], acknowledge_faults=["hang"] * 3)
 
 
 def test_a_board_that_gets_no_more_orders_is_emptied_by_its_worker() -> None:
