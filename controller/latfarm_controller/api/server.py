@@ -120,11 +120,7 @@ class ControllerServer:
             metrics,
             cares=public and self._config.health_checks,
         )
-        self._server = grpc.aio.server(
-            interceptors=(CarefulRequests(),),
-            options=MESSAGE_OPTIONS,
-            maximum_concurrent_rpcs=MAX_CALLS,
-        )
+        self._server = _grpc_server()
         path = self._config.socket_file
         path.unlink(missing_ok=True)
         self.address = f"unix:{path}"
@@ -268,6 +264,15 @@ class ControllerServer:
             if not folder.is_relative_to(self._config.home):
                 with suppress(OSError):  # another process still uses it
                     folder.rmdir()
+
+
+def _grpc_server() -> grpc.aio.Server:
+    """A server that has no services yet and listens nowhere."""
+    return grpc.aio.server(
+        interceptors=(CarefulRequests(),),
+        options=MESSAGE_OPTIONS,
+        maximum_concurrent_rpcs=MAX_CALLS,
+    )
 
 
 async def _opened(socket: HomeSocket) -> None:
