@@ -101,7 +101,8 @@ def test_no_object_is_made_of_a_message_with_too_many_fields() -> None:
         @classmethod
         def read(cls, data: bytes) -> pb.QueryManyRequest:
             cls.made += 1
-            return pb.QueryManyRequest.FromString(data)
+            message: pb.QueryManyRequest = pb.QueryManyRequest.FromString(data)
+            return message
 
     read = careful(Spy.read)
     found = read(EMPTY_QUESTION * (MAX_MESSAGE_BYTES // 2))
