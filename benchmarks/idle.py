@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 import psutil
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.tls import ControllerTlsFiles
 

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles

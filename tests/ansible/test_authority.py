@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.ca_rotation import CaRotation
+from latfarm_controller.agents.certificates.authority import Authority
+from latfarm_controller.agents.certificates.ca_rotation import CaRotation
 
 from tests.ansible.collection import NEEDS_ANSIBLE, ROOT, run
 

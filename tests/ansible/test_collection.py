@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.registry import Registry
 
 from tests.ansible.collection import (

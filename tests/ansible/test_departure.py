@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.registry import Registry
 
 from tests.ansible.collection import NEEDS_ANSIBLE, run

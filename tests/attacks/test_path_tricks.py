@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from latfarm_controller.agents import wire
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.errors import BadAnswerError, ControllerError, UsageError
 from latfarm_controller.training.bundles import next_path

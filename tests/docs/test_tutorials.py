@@ -71,7 +71,7 @@ def copy_checkout(folder: Path) -> None:
     python = environment / "bin" / "python"
     latfarm = environment / "bin" / "latfarm"
     latfarm.write_text(
-        f"#!{python}\nfrom latfarm_controller.cli.main import main\nmain()\n", encoding="utf-8"
+        f"#!{python}\nfrom latfarm_controller.__main__ import main\nmain()\n", encoding="utf-8"
     )
     latfarm.chmod(0o755)
     for name in ("ruff", "codespell"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.api.server import ControllerServer
 from latfarm_controller.cli.shell.connect import remote_channel

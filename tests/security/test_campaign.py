@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from latfarm_controller.agents.authority import Authority
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.tls import ControllerTlsFiles
 

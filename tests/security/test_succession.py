@@ -15,8 +15,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.ca_rotation import CaRotation, RotationStep
+from latfarm_controller.agents.certificates.authority import Authority
+from latfarm_controller.agents.certificates.ca_rotation import CaRotation, RotationStep
 from latfarm_controller.agents.tls import ControllerTlsFiles, meet_board
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.api.server import ControllerServer

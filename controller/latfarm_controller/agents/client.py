@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,9 +21,15 @@ from latfarm_predictors.measurement import Measurement, Settings
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_controller.agents import results, wire
+from latfarm_controller.agents.blob_upload import BlobUpload
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
 from latfarm_controller.agents.call_errors import as_error, cut, details_of, readable
-from latfarm_controller.agents.connection import AgentConnection, CutError, Patience
+from latfarm_controller.agents.connection import (
+    FRUITLESS_TRIES,
+    AgentConnection,
+    CutError,
+    Patience,
+)
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
 from latfarm_controller.errors import (
@@ -38,12 +44,6 @@ from latfarm_controller.version_skew import skew
 
 _T = TypeVar("_T")
 
-CHUNK_BYTES = 1 << 20
-"""Bytes of a model in one message of an upload."""
-SLOWEST_BYTES_PER_MS = 100.0
-"""An upload slower than this (0.8 Mbit/s) counts as stuck; it continues on a new connection."""
-FRUITLESS_TRIES = 3
-"""How often in a row a call may be interrupted without any progress before it is given up."""
 WAITING_MS = 1_200_000.0
 """Longest time that a board may spend on a request outside its sessions: queueing, cooling down."""
 
@@ -162,30 +162,7 @@ class AgentClient:
             data: the model. It is sent in chunks of 1 MiB, from where an earlier upload stopped.
         """
         token = self._held().token
-        fruitless = 0
-        first_bytes = furthest_bytes = -1
-        why = "it says it has all bytes, but not the model"
-        while True:
-            state = await self._connection.call(
-                "GetBlob", pb.GetBlobRequest(sha256=sha256), again=True
-            )
-            if state.complete:
-                return 0 if first_bytes < 0 else len(data) - first_bytes
-            first_bytes = state.received_bytes if first_bytes < 0 else first_bytes
-            fruitless = 0 if state.received_bytes > furthest_bytes else fruitless + 1
-            furthest_bytes = max(furthest_bytes, state.received_bytes)
-            if fruitless >= FRUITLESS_TRIES or state.received_bytes > len(data):
-                raise AgentError(
-                    f"{self.address}: the upload of {sha256} ({len(data)} bytes) stopped at "
-                    f"{state.received_bytes} bytes: {why}"
-                )
-            try:
-                state = await self._send(token, sha256, data, state.received_bytes)
-            except CutError as error:
-                why = str(error)
-            else:
-                if state.complete:
-                    return len(data) - first_bytes
+        return await BlobUpload(self._connection, token, sha256, data).send()
 
     async def measure(
         self,
@@ -300,37 +277,6 @@ class AgentClient:
             return convert()
         except BadAnswerError as error:
             raise BadAnswerError(f"{self.address}: {error}") from error
-
-    async def _send(self, token: int, sha256: str, data: bytes, offset: int) -> pb.BlobState:
-        """Send the bytes of a model from `offset` on; returns what the board has then."""
-
-        async def chunks() -> AsyncIterator[pb.UploadBlobRequest]:
-            yield pb.UploadBlobRequest(
-                token=token,
-                sha256=sha256,
-                size_bytes=len(data),
-                offset=offset,
-                data=data[offset : offset + CHUNK_BYTES],
-            )
-            for start in range(offset + CHUNK_BYTES, len(data), CHUNK_BYTES):
-                yield pb.UploadBlobRequest(data=data[start : start + CHUNK_BYTES])
-
-        timeout_ms = self.patience.away_ms + (len(data) - offset) / SLOWEST_BYTES_PER_MS
-        call = (await self._connection.stub_for_stream()).UploadBlob(
-            chunks(), timeout=timeout_ms / 1e3
-        )
-        try:
-            state: pb.BlobState = readable(await call, self.address, "UploadBlob")
-        except grpc.aio.AioRpcError as error:
-            # With these two codes, the upload must go on from another place, for example because
-            # another upload of the same model has gone further.
-            moved = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.ABORTED)
-            if cut(error) or error.code() in moved:
-                raise CutError(details_of(error) or error.code().name) from error
-            raise as_error(error, self.address, "UploadBlob") from error
-        finally:
-            call.cancel()
-        return state
 
     async def _ask(
         self,

@@ -24,6 +24,8 @@ DESCRIPTION_BYTES = 2 << 20
 """Largest description of a board: 500 platforms with their settings have about half of that."""
 ANSWER_BYTES = 1 << 16
 """Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
+FRUITLESS_TRIES = 3
+"""How often in a row a call may be interrupted without any progress before it is given up."""
 _LARGER = {
     "Describe": DESCRIPTION_BYTES,
     "Measure": RESULT_BYTES,
@@ -124,8 +126,8 @@ class AgentConnection:
         self, address: str, tls: ControllerTlsFiles | None, patience: Patience, insecure: bool
     ) -> None:
         self.address = address
+        self.patience = patience
         self._tls = tls
-        self._patience = patience
         self._insecure = insecure
         self._proof: Proof | None = None
         self._stamp: object = None
@@ -181,7 +183,7 @@ class AgentConnection:
             again: whether the call is made again if the connection breaks during it, which is only
                 right for calls that may be made twice.
         """
-        timeout_ms = self._patience.call_ms if timeout_ms is None else timeout_ms
+        timeout_ms = self.patience.call_ms if timeout_ms is None else timeout_ms
         deadline_s = time.monotonic() + timeout_ms / 1e3
         # Without TLS, gRPC itself may wait for the board; with TLS, `stub` proves the board anew.
         waits = self._tls is None

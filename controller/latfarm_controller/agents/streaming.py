@@ -4,6 +4,10 @@ A measurement by plain calls takes `GetBlob`, `UploadBlob`, `Measure` and `Ackno
 its own stream of HTTP/2. On the stream of `Work` it takes one message each way: a small model goes
 with its order, and acknowledgements go with later messages. Large models are still uploaded by
 plain calls, and everything falls back to them where the agent is an older one.
+
+Where a stream breaks before the board has confirmed all acknowledgements, the next order or renewal
+opens another one and sends them again, so that no result stays in the spool of a board without
+work.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from latfarm_controller.agents import wire
 from latfarm_controller.agents.board import RESTART, WORK_STREAM, Lease, MeasuringStage
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.connection import CutError
-from latfarm_controller.agents.work_stream import NoStreamError, WorkStream
+from latfarm_controller.agents.work_stream import MOST_UNCONFIRMED, NoStreamError, WorkStream
 from latfarm_controller.errors import AgentError, AgentLostError
 
 INLINE_BYTES = 64 << 10
@@ -58,6 +62,9 @@ class StreamingClient(AgentClient):
         self._kept: OrderedDict[str, _KeptModel] = OrderedDict()
         self._watched: set[str] = set()
         self._withdrawn: set[str] = set()
+        # Results to acknowledge that no open stream carries: the last one broke before the board
+        # had confirmed them, or the board could not be reached.
+        self._unconfirmed: dict[str, None] = {}
 
     @property
     def streams(self) -> bool:
@@ -83,19 +90,26 @@ class StreamingClient(AgentClient):
     async def renew(self, ttl_ms: int | None = None) -> Lease:
         """Extend the lease by `ttl_ms`, by default by as long as it was granted for.
 
+        A stream that broke is opened again if acknowledgements are unconfirmed, and takes them
+        along: a board that gets no more orders must not keep what is in the store.
+
         Raises:
             LeaseError: the lease has expired, and another client may hold the board now.
         """
-        work = self._open_work()
-        if work is None:
-            return await super().renew(ttl_ms)
         lease = self._held()
         ttl_ms = lease.ttl_ms if ttl_ms is None else ttl_ms
+        if self._open_work() is None and not self._left_over():
+            return await super().renew(ttl_ms)
+        if not self.streams:  # its agent is an older one
+            await self._acknowledge_left_over()
+            return await super().renew(ttl_ms)
         try:
             await self._connection.stub()  # notices a certificate that was revoked or has expired
+            work = await self._stream()
             timeout_s = min(self.patience.call_ms, max(ttl_ms, 1) / 2) / 1e3
             granted = await work.renew(ttl_ms, timeout_s)
-        except (CutError, NoStreamError, AgentLostError):
+        except (CutError, NoStreamError, AgentLostError) as error:
+            self._unimplemented |= isinstance(error, NoStreamError)
             return await super().renew(ttl_ms)
         self._lease = wire.lease_from_pb(granted)
         return self._lease
@@ -104,6 +118,8 @@ class StreamingClient(AgentClient):
         """Give the lease back; nothing happens if this client has lost it."""
         if self._work is not None:
             await self._work.close()
+        if self._lease is not None:
+            await self._acknowledge_left_over()
         await super().release()
 
     async def upload(self, sha256: str, data: bytes) -> int:
@@ -131,6 +147,7 @@ class StreamingClient(AgentClient):
     ) -> Measurement:
         """Ask the board how long a model takes; see `AgentClient.measure`."""
         request_id = request.request_id
+        self._left_over().pop(request_id, None)  # what is asked again must not be forgotten
         if on_stage is not None:
             self._watched.add(request_id)
         try:
@@ -169,10 +186,13 @@ class StreamingClient(AgentClient):
             By plain calls, how many of them the board had. On the stream, how many will be told.
         """
         work = self._open_work()
-        if work is None:
-            return await super().acknowledge(request_ids)
-        work.acknowledge(request_ids)
-        return len(request_ids)
+        if work is not None:
+            work.acknowledge(request_ids)
+            return len(request_ids)
+        self._keep_unconfirmed(request_ids)  # before the call, as it may fail or be cancelled
+        removed = await super().acknowledge(request_ids)
+        self._confirm(request_ids)
+        return removed
 
     async def restart(self, part: str) -> str:
         """Have the agent restart a part; returns what it did, in words.
@@ -214,11 +234,37 @@ class StreamingClient(AgentClient):
             work = self._open_work()
             if work is None:
                 lease = self._held()
-                acknowledged = [] if self._work is None else self._work.unconfirmed
                 stub = await self._connection.stub_for_stream()
-                work = WorkStream(stub.Work(), self.address, lease.token, acknowledged)
+                left_over = list(self._left_over())
+                work = WorkStream(stub.Work(), self.address, lease.token, left_over)
                 self._work = work
+                self._unconfirmed.clear()  # the new stream has them now
             return work
+
+    def _left_over(self) -> dict[str, None]:
+        """Results to acknowledge that no open stream carries."""
+        work = self._work
+        if work is not None and self._open_work() is None:
+            self._keep_unconfirmed(work.take_unconfirmed())
+        return self._unconfirmed
+
+    def _keep_unconfirmed(self, request_ids: Iterable[str]) -> None:
+        """Note results to acknowledge later; of too many, the oldest stay in the board's spool."""
+        self._unconfirmed.update(dict.fromkeys(request_ids))
+        while len(self._unconfirmed) > MOST_UNCONFIRMED:
+            del self._unconfirmed[next(iter(self._unconfirmed))]
+
+    def _confirm(self, request_ids: Iterable[str]) -> None:
+        """Forget acknowledgements that the board has confirmed."""
+        for request_id in request_ids:
+            self._unconfirmed.pop(request_id, None)
+
+    async def _acknowledge_left_over(self) -> None:
+        """Acknowledge by a plain call what no open stream carries; what fails is kept for later."""
+        left_over = list(self._left_over())
+        with contextlib.suppress(AgentError):
+            await super().acknowledge(left_over)
+            self._confirm(left_over)
 
     async def _ask(
         self,

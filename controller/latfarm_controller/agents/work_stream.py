@@ -2,7 +2,7 @@
 
 The stream itself keeps nothing that must outlive it. An order whose stream broke is sent again on
 the next one, where the board answers it from the running job or from its spool. Acknowledgements
-that the board has not confirmed are handed to the next stream (`unconfirmed`).
+that the board has not confirmed are handed to the next stream (`take_unconfirmed`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ ACKNOWLEDGE_S = 0.1
 """How long acknowledgements wait for another message that takes them along, in seconds.
 
 A message of their own costs both sides as much as an order. But where the stream breaks before they
-are sent, the results stay in the board's spool until the next order or the next controller.
+are sent, the results stay in the board's spool until the next order or the next renewal of the
+lease.
 """
 REMEMBERED = 256
 """How many answered requests are remembered, so that a second answer is known as such."""
@@ -106,10 +107,15 @@ class WorkStream:
         """Whether the stream takes and gives nothing any more."""
         return self._error is not None
 
-    @property
-    def unconfirmed(self) -> list[str]:
-        """Request ids whose acknowledgement the board has not confirmed."""
-        return [*self._sent, *self._waiting]
+    def take_unconfirmed(self) -> list[str]:
+        """Request ids whose acknowledgement the board has not confirmed; the stream forgets them.
+
+        To be called once the stream has ended, or its lease has.
+        """
+        taken = list(self._sent) + list(self._waiting)
+        self._sent.clear()
+        self._waiting.clear()
+        return taken
 
     def order(
         self,

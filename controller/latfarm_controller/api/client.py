@@ -23,7 +23,8 @@ from latfarm_controller.store.base import BoardEvent
 BATCH_BYTES = 16 << 20
 """Most bytes of networks in one call, a quarter of what a message may have."""
 HASHED_BYTES = 1024
-"""Size that a question without its network counts for, so that a call asks 16,384 of them."""
+"""Size that a question without its network and each of its tags count for. So a call asks at most
+16,384 questions, and has fewer fields than the controller reads (`message_fields.MOST_FIELDS`)."""
 
 
 class ControllerClient:
@@ -216,7 +217,8 @@ class ControllerClient:
         """
         needed = [place for place, question in enumerate(questions) if not question.stored]
         by_hash = [place for place, question in enumerate(questions) if question.stored]
-        for places in batches(by_hash, lambda _place: HASHED_BYTES):
+        sizes = [HASHED_BYTES * (1 + len(question.tags)) for question in questions]
+        for places in batches(by_hash, sizes.__getitem__):
             for place, end in self._ends(questions, places, with_graph=False):
                 if not isinstance(end, GraphNeeded):
                     yield place, end
@@ -225,8 +227,9 @@ class ControllerClient:
                     yield place, UsageError(f"{text}; to measure it, give the network itself")
                 else:
                     needed.append(place)
-        graphs = {place: questions[place].graph for place in needed}
-        sizes = {place: len(graph.dumps()) if graph else 0 for place, graph in graphs.items()}
+        for place in needed:
+            graph = questions[place].graph
+            sizes[place] += len(graph.dumps()) if graph else 0
         for places in batches(sorted(needed), sizes.__getitem__):
             for place, end in self._ends(questions, places, with_graph=True):
                 if isinstance(end, GraphNeeded):

@@ -4,7 +4,8 @@ The service itself is asynchronous, and gRPC's asynchronous server ends its main
 of a request is not UTF-8. One such call by anybody with a certificate would stop the controller
 (found by `make fuzz-ports`). So calls from other machines reach a synchronous server first. It only
 knows the methods of `roles.METHODS`, checks the caller's role, checks that each request is a valid
-message, and forwards the call through the home's own socket with the caller's name as metadata.
+message without too many fields, and forwards the call through the home's own socket with the
+caller's name as metadata.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from latfarm_protos.trust.calls import CallGuard
 from latfarm_protos.trust.contexts import Files, TlsFileError
 from latfarm_protos.trust.crowd import CrowdLimits
 from latfarm_protos.trust.gate import Gate, GateLimits, peer_refusal
 from latfarm_protos.trust.identity import AGENT, Refusal
+from latfarm_protos.trust.message_fields import Unreadable, careful
 from latfarm_protos.trust.revoked import RevokedError
 from latfarm_protos.v1 import controller_pb2 as pb
 
@@ -32,6 +33,8 @@ from latfarm_controller.api.messages import MESSAGE_OPTIONS
 from latfarm_controller.api.service import ACTOR_KEY
 from latfarm_controller.errors import UsageError
 
+Reader = Callable[[bytes], Any]
+"""Reads the bytes of a request; returns the message, or an `Unreadable`."""
 MAX_CALLS = 64
 """Most calls at the same time, those that watch campaigns included. gRPC ends each further call
 with RESOURCE_EXHAUSTED."""
@@ -163,25 +166,25 @@ def _handlers(channel: grpc.Channel, name_of: Callable[[str], str]) -> Any:
         if method.name not in roles.METHODS:
             continue
         path = f"/{described.full_name}/{method.name}"
-        kind = GetMessageClass(method.input_type)
+        read = careful(GetMessageClass(method.input_type).FromString)
         if method.client_streaming:
             made[method.name] = grpc.stream_stream_rpc_method_handler(
-                _both_ways(channel.stream_stream(path), kind, name_of)
+                _both_ways(channel.stream_stream(path), read, name_of)
             )
         elif method.server_streaming:
             made[method.name] = grpc.unary_stream_rpc_method_handler(
-                _stream(channel.unary_stream(path), kind, name_of)
+                _stream(channel.unary_stream(path), read, name_of)
             )
         else:
             made[method.name] = grpc.unary_unary_rpc_method_handler(
-                _answer(channel.unary_unary(path), kind, name_of)
+                _answer(channel.unary_unary(path), read, name_of)
             )
     return grpc.method_handlers_generic_handler(described.full_name, made)
 
 
-def _answer(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+def _answer(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
     def answer(request: bytes, context: grpc.ServicerContext) -> Any:
-        _check(request, kind, context)
+        _check(request, read, context)
         actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
         under_way = call.future(request, metadata=actor, timeout=_left_s(context))
         context.add_callback(under_way.cancel)
@@ -195,9 +198,9 @@ def _answer(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> An
     return answer
 
 
-def _stream(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+def _stream(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
     def stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
-        _check(request, kind, context)
+        _check(request, read, context)
         actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
         under_way = call(request, metadata=actor, timeout=_left_s(context))
         context.add_callback(under_way.cancel)
@@ -209,15 +212,16 @@ def _stream(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> An
     return stream
 
 
-def _both_ways(call: Any, kind: type[Message], name_of: Callable[[str], str]) -> Any:
+def _both_ways(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
     def stream(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-        bad: list[bytes] = []
+        bad: list[Unreadable] = []
 
         def sound() -> Iterator[bytes]:
             # gRPC takes these one by one, as fast as the service reads them.
             for request in requests:
-                if not _is_message(request, kind):
-                    bad.append(request)
+                message = read(request)
+                if isinstance(message, Unreadable):
+                    bad.append(message)
                     return
                 yield request
 
@@ -229,7 +233,7 @@ def _both_ways(call: Any, kind: type[Message], name_of: Callable[[str], str]) ->
         except grpc.RpcError as error:
             _hand_on(error, context)
         if bad:
-            _refuse(context)
+            _refuse(bad[0], context)
 
     return stream
 
@@ -240,26 +244,17 @@ def _left_s(context: grpc.ServicerContext) -> float | None:
     return left_s if left_s is not None and left_s < LONGEST_S else None
 
 
-def _check(request: bytes, kind: type[Message], context: grpc.ServicerContext) -> None:
-    """End the call if its request is not a valid message."""
-    if not _is_message(request, kind):
-        _refuse(context)
+def _check(request: bytes, read: Reader, context: grpc.ServicerContext) -> None:
+    """End the call if its request is not a valid message, or has too many fields."""
+    message = read(request)
+    if isinstance(message, Unreadable):
+        _refuse(message, context)
 
 
-def _is_message(request: bytes, kind: type[Message]) -> bool:
-    """Whether some bytes are a message of this kind."""
-    try:
-        kind.FromString(request)
-    except DecodeError:
-        return False
-    return True
-
-
-def _refuse(context: grpc.ServicerContext) -> None:
-    """End the call because a request is no message of its method."""
-    context.abort(
-        grpc.StatusCode.INVALID_ARGUMENT, "the request is not a valid message of this method"
-    )
+def _refuse(unreadable: Unreadable, context: grpc.ServicerContext) -> None:
+    """End the call because a request cannot be read."""
+    context.set_trailing_metadata(((ERROR_KEY, UsageError.__name__),))
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT, unreadable.of_request)
 
 
 def _hand_on(error: grpc.RpcError, context: grpc.ServicerContext) -> None:

@@ -77,7 +77,7 @@ def questions_from_pb(message: pb.QueryManyRequest, user: str = "") -> list[Ques
         try:
             found.append(question_from_pb(each, user))
         except (ControllerError, PredictorsError) as error:
-            found.append(error)
+            found.append(error.with_traceback(None))  # there may be many, and frames are large
     return found
 
 

@@ -15,6 +15,7 @@ from latfarm_protos.v1 import controller_pb2_grpc, database_pb2_grpc
 
 from latfarm_controller.agents.fleet import Fleet
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.api.careful_requests import CarefulRequests
 from latfarm_controller.api.database_service import DatabaseService
 from latfarm_controller.api.dialled_boards import DialledBoards
 from latfarm_controller.api.group_socket import SocketGroup, checked_place
@@ -119,7 +120,7 @@ class ControllerServer:
             metrics,
             cares=public and self._config.health_checks,
         )
-        self._server = grpc.aio.server(options=MESSAGE_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        self._server = _grpc_server()
         path = self._config.socket_file
         path.unlink(missing_ok=True)
         self.address = f"unix:{path}"
@@ -263,6 +264,15 @@ class ControllerServer:
             if not folder.is_relative_to(self._config.home):
                 with suppress(OSError):  # another process still uses it
                     folder.rmdir()
+
+
+def _grpc_server() -> grpc.aio.Server:
+    """A server that has no services yet and listens nowhere."""
+    return grpc.aio.server(
+        interceptors=(CarefulRequests(),),
+        options=MESSAGE_OPTIONS,
+        maximum_concurrent_rpcs=MAX_CALLS,
+    )
 
 
 async def _opened(socket: HomeSocket) -> None:

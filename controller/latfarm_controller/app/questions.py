@@ -104,7 +104,7 @@ class Questions:
                     question.check()
                     asked.append((place, question))
                 except ALONE as error:
-                    ended.append((place, error))
+                    ended.append((place, error.with_traceback(None)))
             found = await asyncio.to_thread(self._stored.find, [q for _, q in asked])
             for (place, question), answer in zip(asked, found, strict=True):
                 if answer is None:

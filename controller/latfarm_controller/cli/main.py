@@ -1,4 +1,4 @@
-"""Entry point of `latfarm`: its commands, exit codes and signals.
+"""The command line of `latfarm`: its commands, exit codes and signals.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted.
 """

@@ -9,16 +9,14 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator, Optional
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from latfarm_protos.trust.identity import WRONG_ROLE, Refusal
+from latfarm_protos.trust.message_fields import Unreadable, careful
 
 ERROR_KEY = "latfarm-error"
 """The key of the trailing metadata that names an error."""
 REFUSED = "REFUSED"
 """The error of a refused call."""
-NO_MESSAGE = "this is no message of this method"
-"""The text of the error for bytes that are not a message of the called method."""
 
 Check = Callable[[str], Optional[Refusal]]
 """Gets the peer of a call, as gRPC names it; returns why the call is refused, or None."""
@@ -35,11 +33,14 @@ class CallGuard(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
     """Checks each call of a synchronous server before its handler, and decodes its messages.
 
     Messages are decoded here because gRPC (1.85) never frees a call whose message it could not
-    decode itself, about 14 KB each (found by `make fuzz-ports`).
+    decode itself, about 14 KB each (found by `make fuzz-ports`). Their fields are counted before,
+    so that a message cannot become a hundred times as large in memory (`message_fields.py`).
 
     Args:
         check: gets peer and method; returns why the call is refused, or None.
-        malformed: makes the error that a stream of requests raises for bytes that are no message.
+        malformed: makes the error that a stream of requests raises for bytes that are no message,
+            or have too many fields. A call with one request ends with INVALID_ARGUMENT instead, and
+            with the error's `code` in its trailing metadata, if the error has one.
     """
 
     def __init__(
@@ -67,24 +68,27 @@ def _refuse(context: Any, check: Check) -> None:
 
 def _guarded(handler: Any, check: Check, malformed: Callable[[str], Exception]) -> Any:
     inside = _behaviour(handler)
-    read = handler.request_deserializer or (lambda data: data)
+    plain = handler.request_deserializer
+    read = (lambda data: data) if plain is None else careful(plain)
 
     def messages(received: Iterator[bytes]) -> Iterator[Any]:
         for data in received:
-            try:
-                message = read(data)
-            except DecodeError:
-                raise malformed(NO_MESSAGE) from None
+            message = read(data)
+            if isinstance(message, Unreadable):
+                raise malformed(message.of_request)
             yield message
 
     def asked(received: Any, context: Any) -> Any:
         _refuse(context, check)
         if handler.request_streaming:
             return messages(received)
-        try:
-            return read(received)
-        except DecodeError:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, NO_MESSAGE)
+        message = read(received)
+        if isinstance(message, Unreadable):
+            code = getattr(malformed(message.of_request), "code", "")
+            if code:
+                context.set_trailing_metadata(((ERROR_KEY, code),))
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, message.of_request)
+        return message
 
     def answer(request: Any, context: Any) -> Any:
         return inside(asked(request, context), context)

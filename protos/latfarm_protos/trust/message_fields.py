@@ -14,8 +14,13 @@ from google.protobuf.message import DecodeError
 MOST_FIELDS = 300_000
 """Most fields of a message with all its parts. 20,000 layers have 100,000; a list of numbers is one
 field."""
-_SMALL_BYTES = 2 * MOST_FIELDS
-"""A field has at least two bytes, so that messages of fewer bytes need not be counted."""
+SMALL_BYTES = 2 * MOST_FIELDS
+"""Size up to which the fields of a message need not be counted, as a field has at least two bytes.
+"""
+DAMAGED = "is no message of its kind"
+"""Why bytes are refused that cannot be read."""
+MANY_FIELDS = f"has more than {MOST_FIELDS} fields"
+"""Why a message is refused that would take too much memory."""
 _VARINT_BYTES = 10
 """Most bytes of an integer on the wire."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -27,11 +32,18 @@ class Unreadable:
     """Stands for a message that is refused.
 
     Args:
-        why: why, as the end of a sentence that begins with the name of the message.
+        why: why, as the end of a sentence that begins with the name of the message: `DAMAGED` or
+            `MANY_FIELDS`.
     """
 
     def __init__(self, why: str) -> None:
         self.why = why
+
+    @property
+    def of_request(self) -> str:
+        """The sentence that a client is told whose request it was."""
+        remedy = "; ask for less at once" if self.why == MANY_FIELDS else ""
+        return f"the request {self.why}{remedy}"
 
 
 def careful(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -47,11 +59,11 @@ def careful(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
     def message_of(data: bytes) -> Any | Unreadable:
         try:
-            if len(data) > _SMALL_BYTES and has_more_fields(data, kind, MOST_FIELDS):
-                return Unreadable(f"has more than {MOST_FIELDS} fields")
+            if len(data) > SMALL_BYTES and has_more_fields(data, kind, MOST_FIELDS):
+                return Unreadable(MANY_FIELDS)
             return read(data)
         except (DecodeError, ValueError):
-            return Unreadable("is no message of its kind")
+            return Unreadable(DAMAGED)
 
     return message_of
 
@@ -84,7 +96,7 @@ def has_more_fields(data: bytes, kind: Any, most: int) -> bool:
             elif on_wire == _LENGTH:
                 length, place = _varint(data, place)
                 field = kind.fields_by_number.get(tag >> 3)
-                if field is not None and field.message_type is not None:
+                if length and field is not None and field.message_type is not None:
                     parts.append((place, min(place + length, end), field.message_type))
                 place += length
             else:  # the ends of groups have no bytes of their own
@@ -98,6 +110,8 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     Raises:
         ValueError: there is none.
     """
+    if place < len(data) and data[place] < 0x80:  # nearly all integers have one byte
+        return data[place], place + 1
     value = 0
     for index, byte in enumerate(data[place : place + _VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * index)

@@ -211,7 +211,7 @@ def test_what_is_no_message_is_refused_and_nothing_of_it_is_kept(
             with pytest.raises(grpc.RpcError) as caught:
                 call(b"\xff\xff\xff")
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert caught.value.details() == "this is no message of this method"
+            assert caught.value.details() == "the request is no message of its kind"
     assert client.state() == "idle"
     # The server ends a call a moment after its client has heard of it.
     assert until(lambda: kept() < before + 10), "a leak would keep all 20"

@@ -25,9 +25,11 @@ class StreamingFakeAgent(FakeAgent):
 
     Each order uses up the first of `stream_faults`: "cut" and "late cut" break the stream before
     and after the measurement, "end" ends it without an error, "old" says that there is none, "hang"
-    never answers, and other faults are codes of refusals. `answers` are sent in the place of a
-    result. `said` has every message that came, by its kind. No result is sent while `gate` is
-    clear, and no renewal is answered while `mute` is set. `restarts`: it can restart its parts.
+    never answers, "deaf" answers, reads nothing more, and breaks the stream once `broken` is set.
+    Other faults are codes of refusals. `answers` are sent in the place of a result. `said` has
+    every message that came, by its kind. No result is sent while `gate` is clear, and no renewal is
+    answered while `mute` is set. `restarts`: it can restart its parts. `acknowledge_faults`: what
+    plain calls of `Acknowledge` use up as calls do in `FakeAgent`.
     """
 
     capable: bool = True
@@ -39,6 +41,8 @@ class StreamingFakeAgent(FakeAgent):
     mute: bool = False
     restarts: bool = True
     restarted: list[str] = field(default_factory=list)
+    acknowledge_faults: list[str] = field(default_factory=list)
+    broken: asyncio.Event = field(default_factory=asyncio.Event)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -56,6 +60,12 @@ class StreamingFakeAgent(FakeAgent):
         await self._check(request.token, context)
         self.restarted.append(request.part)
         return pb.RestartResponse(done=f"{request.part} is\nnew")
+
+    async def Acknowledge(
+        self, request: pb.AcknowledgeRequest, context: Any
+    ) -> pb.AcknowledgeResponse:
+        await self._fail(context, self.acknowledge_faults)
+        return await super().Acknowledge(request, context)
 
     async def Work(
         self, messages: AsyncIterator[pb.ToBoard], context: Any
@@ -103,7 +113,7 @@ class StreamingFakeAgent(FakeAgent):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
         if fault == "hang":
             return
-        if fault not in ("", "late cut"):
+        if fault not in ("", "late cut", "deaf"):
             refusal = pb.Refusal(request_id=request_id, error_code=fault, error_message="refused")
             yield pb.FromBoard(refusal=refusal)
             return
@@ -126,6 +136,9 @@ class StreamingFakeAgent(FakeAgent):
         answers, self.answers = self.answers, []
         for answer in answers or [pb.FromBoard(result=self.spool[request_id])]:
             yield answer
+        if fault == "deaf":
+            await self.broken.wait()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
 
     def _cancelled(self, request_id: str) -> pb.Result:
         return pb.Result(

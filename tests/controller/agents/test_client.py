@@ -1,13 +1,11 @@
-"""The client of an agent: connections, leases, uploads, and the types of errors."""
+"""The client of an agent: connections, leases, and the types of errors."""
 
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 import grpc
 import pytest
-from latfarm_controller.agents import client as client_module
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.connection import ANSWER_BYTES, DESCRIPTION_BYTES, RESULT_BYTES
 from latfarm_controller.errors import (
@@ -156,54 +154,6 @@ def test_refusals_have_types(code: grpc.StatusCode, name: str, expected: type[Ag
         assert client.lease is None
 
     run(test, refusal=(code, name, "a story"))
-
-
-@pytest.mark.parametrize("size_bytes", [0, 1, 1 << 20, (2 << 20) + 1])
-def test_upload_in_chunks_once(size_bytes: int) -> None:
-    data = Random(size_bytes).randbytes(size_bytes)
-
-    async def test(agent: FakeAgent, client: AgentClient) -> None:
-        await client.acquire(1000)
-        assert await client.upload(digest(data), data) == size_bytes
-        assert bytes(agent.blobs[digest(data)]) == data
-        assert agent.largest_chunk <= 1 << 20
-        assert await client.upload(digest(data), data) == 0
-        assert agent.offsets == [0]
-
-    run(test)
-
-
-def test_a_cut_upload_resumes_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "CHUNK_BYTES", 1000)
-    data = Random(0).randbytes(10_500)
-
-    async def test(agent: FakeAgent, client: AgentClient) -> None:
-        await client.acquire(1000)
-        agent.blobs[digest(data)] = bytearray(data[:700])
-        assert await client.upload(digest(data), data) == 9_800
-        assert bytes(agent.blobs[digest(data)]) == data
-        assert agent.offsets == [700, 1500, 1500, 4321, 9999]
-
-    run(test, upload_faults=[1500, 1500, 4321, 9999])
-
-
-def test_an_upload_that_gets_no_further_ends() -> None:
-    async def test(agent: FakeAgent, client: AgentClient) -> None:
-        await client.acquire(1000)
-        with pytest.raises(AgentError, match="stopped at 10 bytes: connection reset"):
-            await client.upload(digest(b"x" * 100), b"x" * 100)
-        assert len(agent.offsets) == 1 + client_module.FRUITLESS_TRIES
-
-    run(test, upload_faults=[10] * 50)
-
-
-def test_an_upload_under_a_wrong_name_is_refused() -> None:
-    async def test(agent: FakeAgent, client: AgentClient) -> None:
-        await client.acquire(1000)
-        with pytest.raises(AgentError, match="another sha256"):
-            await client.upload(digest(b"x"), b"y")
-
-    run(test)
 
 
 def test_a_closed_client_says_so() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import grpc
 import pytest
-from latfarm_controller.agents import client as client_module
 from latfarm_controller.agents.board import MeasuringStage
 from latfarm_controller.agents.client import AgentClient, budget_ms
-from latfarm_controller.agents.connection import Patience
+from latfarm_controller.agents.connection import FRUITLESS_TRIES, Patience
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import (
     AgentError,
@@ -136,7 +135,7 @@ def test_a_stream_that_breaks_again_and_again_ends() -> None:
         await client.acquire(1000)
         with pytest.raises(AgentLostError, match=REQUEST.request_id):
             await client.measure(BoardRequest.of(REQUEST), "s")
-        assert len(agent.asked) == client_module.FRUITLESS_TRIES
+        assert len(agent.asked) == FRUITLESS_TRIES
 
     run(test, measure_faults=["refuse"] * 50)
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from latfarm_controller.agents.authority import Authority
 from latfarm_controller.agents.board import RESTARTS
+from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.registry import Registry
 from latfarm_controller.agents.streaming import StreamingClient

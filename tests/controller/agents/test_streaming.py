@@ -9,8 +9,7 @@ import pytest
 from latfarm_controller.agents import streaming as streaming_module
 from latfarm_controller.agents import work_stream
 from latfarm_controller.agents.board import MeasuringStage
-from latfarm_controller.agents.client import FRUITLESS_TRIES
-from latfarm_controller.agents.connection import CutError
+from latfarm_controller.agents.connection import FRUITLESS_TRIES, CutError
 from latfarm_controller.agents.streaming import INLINE_BYTES, StreamingClient
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import (
@@ -367,7 +366,7 @@ def test_a_cancelled_measure_leaves_the_stream_usable() -> None:
 def test_a_silent_board_is_lost_in_time() -> None:
     async def test(agent: StreamingFakeAgent, client: StreamingClient) -> None:
         agent.describe_faults = ["hang"] * 99
-        client.patience = client._connection._patience = IMPATIENT
+        client.patience = client._connection.patience = IMPATIENT
         with pytest.raises(AgentLostError, match=client.address):
             await client.measure(ASKED, SHA256)
 

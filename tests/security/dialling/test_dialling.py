@@ -10,6 +10,7 @@ import psutil
 import pytest
 from latfarm_agent.service.dialler import Dialler
 from latfarm_agent.service.server import AgentServer
+from latfarm_controller.agents import work_stream
 from latfarm_controller.agents.connection import Patience
 from latfarm_controller.api import dialled_boards
 from latfarm_controller.errors import AgentError
@@ -82,6 +83,36 @@ def test_a_link_that_is_cut_during_a_measurement_loses_and_doubles_nothing(place
                 await until(lambda: boards.board_id(NAME))
                 farm.bench.let_go()
                 assert (await measuring).ok
+            assert farm.bench.measured == [ASKED.request_id]
+
+    play(test)
+
+
+def test_a_link_that_is_cut_before_an_acknowledgement_leaves_nothing_in_the_spool(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_stream, "ACKNOWLEDGE_S", 3600.0)  # the link is cut before it is sent
+
+    async def test() -> None:
+        async with place.taking() as boards:
+            farm, server = await place.agent()
+            await until(lambda: boards.board_id(NAME))
+            async with place.client(boards) as client:
+                await client.describe()
+                await client.acquire(60_000)
+                await client.upload(SHA256, MODEL)
+                assert (await client.measure(ASKED, SHA256)).ok
+                assert await client.acknowledge([ASKED.request_id]) == 1
+                cut(server)
+                await until(lambda: not boards.board_id(NAME))
+                await until(lambda: boards.board_id(NAME))
+                work = client._work
+                assert work is not None
+                await until(lambda: work.ended)
+                assert len(await client.results()) == 1
+                await client.renew(60_000)  # the board gets no more orders
+                assert await client.results() == []
+                await client.release()
             assert farm.bench.measured == [ASKED.request_id]
 
     play(test)

@@ -13,8 +13,8 @@ from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
-    from latfarm_controller.agents.authority import Authority
-    from latfarm_controller.agents.ca_rotation import CaRotation
+    from latfarm_controller.agents.certificates.authority import Authority
+    from latfarm_controller.agents.certificates.ca_rotation import CaRotation
 
 MAX_CERTIFICATE_BYTES = 1 << 20
 """Most bytes that `keep -` reads."""
@@ -373,14 +373,14 @@ def finish(
 
 
 def _succession(*, changes: bool, secret: str = "") -> CaRotation:
-    from latfarm_controller.agents.ca_rotation import CaRotation
+    from latfarm_controller.agents.certificates.ca_rotation import CaRotation
 
     return CaRotation(_authority(changes=changes, secret=secret))
 
 
 def _authority(*, changes: bool, secret: str = "") -> Authority:
     """The authority of the home, whose folder is made and closed if the command changes it."""
-    from latfarm_controller.agents.authority import Authority
+    from latfarm_controller.agents.certificates.authority import Authority
     from latfarm_controller.config import load_config
 
     config = load_config()
@@ -391,7 +391,7 @@ def _authority(*, changes: bool, secret: str = "") -> Authority:
 
 def _secret(passphrase_file: Path | None) -> str:
     """The passphrase of the authority's key; empty if no file with it is named."""
-    from latfarm_controller.agents.passphrase import read_passphrase
+    from latfarm_controller.agents.certificates.passphrase import read_passphrase
     from latfarm_controller.config import load_config
 
     path = load_config({"passphrase_file": passphrase_file}).passphrase_file

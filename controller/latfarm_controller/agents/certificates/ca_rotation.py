@@ -25,7 +25,7 @@ from pathlib import Path
 
 from latfarm_protos.trust.identity import fingerprint_of
 
-from latfarm_controller.agents.authority import CA_DAYS, Authority, end_s, install
+from latfarm_controller.agents.certificates.authority import CA_DAYS, Authority, end_s, install
 from latfarm_controller.errors import UsageError
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)

@@ -41,8 +41,8 @@ from latfarm_protos.trust.identity import (
 )
 from latfarm_protos.trust.revoked import FILE_NAME, RevokedError, read_revoked, revoked_text
 
-from latfarm_controller.agents.passphrase import has_passphrase
-from latfarm_controller.agents.signed import (
+from latfarm_controller.agents.certificates.passphrase import has_passphrase
+from latfarm_controller.agents.certificates.signed import (
     ISSUED,
     Issued,
     SignedCertificates,

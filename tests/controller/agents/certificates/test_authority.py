@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_controller.agents.authority import Authority
-from latfarm_controller.agents.ca_rotation import CaRotation
-from latfarm_controller.agents.passphrase import has_passphrase, read_passphrase
+from latfarm_controller.agents.certificates.authority import Authority
+from latfarm_controller.agents.certificates.ca_rotation import CaRotation
+from latfarm_controller.agents.certificates.passphrase import has_passphrase, read_passphrase
 from latfarm_controller.cli.main import run
 from latfarm_controller.errors import UsageError
 

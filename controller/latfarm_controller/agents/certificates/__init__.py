@@ -1,0 +1,1 @@
+"""Certificates of the farm: their authority, what it signed, its passphrase and its successor."""
