@@ -81,7 +81,7 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
     from latfarm_controller.reports.energy import energy_rows
-    from latfarm_controller.training.bundles import open_bundle
+    from latfarm_controller.training.bundles import load
 
     say = output.err().print
     clock = DemoClock(wanted.minutes, ROUNDS)
@@ -114,7 +114,8 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
         config_json = known or _within(clock, full, planned)
         started = client.start("characterize", platform, config_json, wanted.name)
         campaign = follow(client, started.campaign_id, rounds.on_stage)
-        predictor = open_bundle(config.bundles_dir, platform)
+        # The bundle in use may be another one, if the networks of an earlier demo judged both.
+        predictor = load(Path(campaign.outcome["bundle"]))
         answers = {graph.name: predictor.predict(graph) for graph in held_out}
         costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
         measured = rounds.after()
