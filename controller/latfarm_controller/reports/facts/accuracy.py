@@ -221,9 +221,9 @@ def _left_out(
 ) -> list[dict[str, Any]]:
     """Predictions of calibration networks from the correction's own leave-one-out residuals.
 
-    A residual is the logarithm of corrected over predicted latency. The width of the interval of
-    each network is calibrated by the others: with its own score among those that calibrate it, 19
-    of 20 networks would lie inside their 90 % intervals whatever these are worth.
+    A residual is the logarithm of corrected over predicted latency. The interval of each network is
+    calibrated by the others: with its own score among those that calibrate it, no interval of nine
+    networks could miss.
     """
     correction = predictor.correction
     residuals, scores = correction.residuals.tolist(), correction.scores.tolist()
