@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from latfarm_controller.app import reporting
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
@@ -156,6 +157,24 @@ def test_fusion_of_the_characterisation_stands_beside_a_dedicated_run(lab: toy.L
     text = "".join(Page(html_fusion.fusion(told)).text)
     assert "as the characterisation found it" in text
     assert "0.625" in text
+
+
+def test_the_papers_rule_is_scored_beside_ours(lab: toy.Lab) -> None:
+    """Under the key that a campaign's outcome has for it."""
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    assert found.campaign is not None
+    printed = FusionCampaign("p", FusionOptions(pairs=[])).outcome()
+    scores = toy.FUSION["black_box"] | {"precision": 0.3125}
+    assert "paper" in printed
+    told = {**found.outcome, "fusion": {**toy.FUSION, "paper": scores}}
+    facts = fusion_facts(replace(found, campaign=replace(found.campaign, outcome=told)))
+    assert facts is not None
+    assert facts["paper_black_box"]["precision"] == 0.3125
+    text = "".join(Page(html_fusion.fusion(facts)).text)
+    assert "inequation 1" in text
+    plain = fusion_facts(found)
+    assert plain is not None
+    assert plain["paper_black_box"] is None
 
 
 def test_the_newest_finished_run_of_fusion_is_the_dedicated_one(store: DuckDBStore) -> None:
