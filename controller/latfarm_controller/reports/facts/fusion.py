@@ -64,7 +64,8 @@ def _dedicated(record: PlatformRecord) -> dict[str, Any] | None:
     Such a run has the board for itself, so that its figures may be better than those of the
     characterisation, which are the ones that predictors were made with.
     """
-    return None if record.fusion_run is None else _scored(record.fusion_run.outcome.get("black_box"))
+    run = record.fusion_run
+    return None if run is None else _scored(run.outcome.get("black_box"))
 
 
 def _scored(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
