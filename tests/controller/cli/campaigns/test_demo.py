@@ -75,7 +75,7 @@ def test_the_demo_judges_the_bundle_that_it_made(
         raise UsageError(f"there is no campaign {name}")
 
     done = SimpleNamespace(campaign_id="c", outcome={"bundle": str(made)}, measurements=0)
-    client = SimpleNamespace(campaign=unknown, start=lambda *_: done, boards=list)
+    client = SimpleNamespace(campaign=unknown, start=lambda *_: done, boards=list, hosted=False)
     rounds = SimpleNamespace(
         started=0, on_stage=None, before=lambda _: done, after=list[Measurement]
     )
