@@ -149,19 +149,22 @@ def _known(
     """The configuration with which the same demo began before; None if it is a new one.
 
     A demo that is continued keeps the limits that it began with: another configuration would be
-    another campaign, which starts from nothing.
+    another campaign, which starts from nothing. Who started it is no part of what is asked for.
     """
+    from latfarm_controller.campaigns.kinds import STARTED_BY
+
     try:
         found = client.campaign(wanted.name)
     except UsageError:
         return None
     if (found.kind, found.platform) != ("characterize", platform) or not wanted.minutes:
         return None
-    before, asked = dict(found.config), json.loads(json.dumps(dict(config)))
+    known = {key: value for key, value in found.config.items() if key != STARTED_BY}
+    before, asked = dict(known), json.loads(json.dumps(dict(config)))
     limited = before.pop("budget_minutes", None) is not None
     before.pop("measurements", None)
     asked.pop("measurements", None)
-    return dict(found.config) if limited and before == asked else None
+    return known if limited and before == asked else None
 
 
 def _within(clock: DemoClock, config: dict[str, Any], planned: Plan | None) -> dict[str, Any]:

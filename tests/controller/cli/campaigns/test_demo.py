@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.kinds import make_campaign
+from latfarm_controller.campaigns.kinds import STARTED_BY, make_campaign
 from latfarm_controller.cli.campaigns import demo, demo_run
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions, measured
 from latfarm_controller.cli.campaigns.demo_run import (
@@ -89,6 +90,19 @@ def test_the_demo_judges_the_bundle_that_it_made(
     config = SimpleNamespace(home=tmp_path, bundles_dir=tmp_path / "bundles")
     demo_run.run_demo(replace(WANTED, platform="sim"), config)  # type: ignore[arg-type]
     assert opened == [made]
+
+
+def test_a_demo_that_is_continued_keeps_the_limits_that_it_began_with() -> None:
+    """The controller stores with a configuration who started the campaign."""
+    wanted = replace(WANTED, platform="sim", minutes=10.0)
+    config = characterize_config(wanted, [graph.to_json() for graph in held_out_networks()[:1]])
+    limited = config | {"measurements": 120, "budget_minutes": 3.0}
+    stored = json.loads(json.dumps(limited)) | {STARTED_BY: "unix:ann"}
+    found = SimpleNamespace(kind="characterize", platform="sim", config=stored)
+    client: Any = SimpleNamespace(campaign=lambda _: found)
+    known = demo_run._known(client, "sim", wanted, config)
+    assert known == json.loads(json.dumps(limited))
+    assert demo_run._known(client, "sim", wanted, config | {"seed": 7}) is None
 
 
 def test_errors_of_the_measured_and_a_perfect_predictor_are_printed(
