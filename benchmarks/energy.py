@@ -116,6 +116,19 @@ def judge(kernels: int, networks: int, held_out: Sequence[Graph]) -> dict[str, A
     }
 
 
+def configuration(kernels: int, networks: int, held_out: Sequence[Graph]) -> dict[str, Any]:
+    """The configuration of a characterisation that knows nothing of the networks that judge."""
+    return {
+        "budget": kernels,
+        "calibration": networks,
+        "energy_ms": 10.0,
+        "exclude_lineages": list(LINEAGES),
+        "exclude_kernel_lineages": list(LINEAGES),
+        "held_out": [graph.to_json() for graph in held_out],
+        "most_macs": 3e8,
+    }
+
+
 def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Path) -> Any:
     """The predictor of a characterisation with energies, without the kernels of `held_out`."""
     profile = folder / "profile.json"
@@ -144,18 +157,8 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
         )
         return told[request.request_id]
 
-    campaign = make_campaign(
-        "characterize",
-        "toy",
-        {
-            "budget": kernels,
-            "calibration": networks,
-            "energy_ms": 10.0,
-            "exclude_lineages": list(LINEAGES),
-            "held_out": [graph.to_json() for graph in held_out],
-            "most_macs": 3e8,
-        },
-    )
+    config = configuration(kernels, networks, held_out)
+    campaign = make_campaign("characterize", "toy", config)
     requests: list[MeasurementRequest] = []
     try:
         while not campaign.done:
@@ -166,7 +169,8 @@ def train_on(kernels: int, networks: int, held_out: Sequence[Graph], folder: Pat
         bench.close()
     with DuckDBStore(folder / "store.duckdb") as store:
         store.add_measurements("c", [(told[r.request_id], r.graph) for r in requests])
-        record = CampaignRecord("c", "c", campaign.kind, "toy", outcome=campaign.outcome())
+        outcome = campaign.outcome()
+        record = CampaignRecord("c", "c", campaign.kind, "toy", config=config, outcome=outcome)
         store.put_campaign(record)
         return train(store, "toy", "c", folder / "bundle.zip")
 

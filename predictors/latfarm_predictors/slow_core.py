@@ -111,9 +111,10 @@ class SlowCore:
         return slowdown**-self.shift if slowdown > 1.0 else 1.0
 
     def settled(self, measurement: Measurement) -> Measurement:
-        """A measurement with corrected latencies; cold runs stay as they are.
+        """A measurement with corrected latencies; layers and cold runs stay as timed.
 
-        Nothing may be settled twice.
+        `corrected_layers` and `corrected_cold_ms` give these in the same unit. Nothing may be
+        settled twice.
         """
         factor = self.factor(slowdown_of(measurement))
         if factor == 1.0:
@@ -182,11 +183,30 @@ def corrected_layers(measurement: Measurement) -> list[ProfiledLayer]:
     their layers are corrected by the same factor. Otherwise a busy host would look like a profiler
     that costs time, and two profiles could not be compared.
     """
-    latency_ms, timed_ms = measurement.latency_ms, _number(measurement.conditions, TIMED_MS)
-    factor = latency_ms / timed_ms if latency_ms and timed_ms else 1.0
-    if not 0.0 < factor < 1.0:
+    factor = _own_factor(measurement)
+    if factor == 1.0:
         return list(measurement.layers)
     return [replace(layer, latency_ms=layer.latency_ms * factor) for layer in measurement.layers]
+
+
+def corrected_cold_ms(measurement: Measurement) -> float | None:
+    """The latency with flushed caches in the unit of the measurement's own latency, in ms.
+
+    Cold runs are told as timed, and the core is not probed beside them. They follow the other runs
+    of their session, so that they are corrected by the same factor. Otherwise all that a busy core
+    adds to the whole kernel would look like the cost of flushed caches.
+
+    Returns:
+        None where no run was cold.
+    """
+    return None if measurement.cold_ms is None else measurement.cold_ms * _own_factor(measurement)
+
+
+def _own_factor(measurement: Measurement) -> float:
+    """What corrected the latency of a measurement, as a factor; 1 where nothing did."""
+    latency_ms, timed_ms = measurement.latency_ms, _number(measurement.conditions, TIMED_MS)
+    factor = latency_ms / timed_ms if latency_ms and timed_ms else 1.0
+    return factor if 0.0 < factor < 1.0 else 1.0
 
 
 def clock_slowdown_of(measurement: Measurement) -> float | None:

@@ -10,6 +10,7 @@ from latfarm_predictors.slow_core import (
     CorrectedLatency,
     SlowCore,
     clock_slowdown_of,
+    corrected_cold_ms,
     pooled_latency,
     timed_ms_of,
 )
@@ -63,3 +64,14 @@ def test_a_lower_clock_is_told_and_stays_in_the_latency() -> None:
     assert FELT.latency(throttled) == CorrectedLatency(4.0, 4.0, 1.0)
     assert clock_slowdown_of(replace(throttled, conditions={})) is None
     assert clock_slowdown_of(measured(4.0, clock_slowdown="unknown")) is None
+
+
+def test_cold_runs_are_told_in_the_unit_of_the_latency() -> None:
+    """A core at half its speed doubles cold runs too; that is no cost of flushed caches."""
+    slow = replace(measured(2.0, slowdown="2", uncorrected_ms="4"), cold_ms=5.0)
+    assert corrected_cold_ms(slow) == 2.5
+    felt = FELT.settled(slow)
+    assert felt.latency_ms is not None
+    assert corrected_cold_ms(felt) == felt.latency_ms * 5.0 / 4.0
+    assert corrected_cold_ms(replace(measured(4.0), cold_ms=5.0)) == 5.0
+    assert corrected_cold_ms(measured(4.0)) is None

@@ -12,6 +12,7 @@ from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.cover import CoverCampaign
 from latfarm_controller.campaigns.host_noise import HostNoise
+from latfarm_controller.campaigns.kinds import TRAINED
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
 from latfarm_controller.reports.facts.platform_record import (
@@ -21,6 +22,7 @@ from latfarm_controller.reports.facts.platform_record import (
     newest_campaign,
     newest_fusion_run,
     refused_networks,
+    seen_hashes,
     unseen_networks,
 )
 from latfarm_controller.reports.platform_report import platform_facts
@@ -131,6 +133,9 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
     networks = [slow_core.settled(m) for m in measured.get("network", ())]
     calibration = networks_of(store, networks)
     fingerprint = str(provenance.get("fingerprint", "")) or (data.fingerprint if data else "")
+    taught = {made_from, *map(str, provenance.get("campaigns", ()))} - {""}
+    on_show = {each.campaign_id for each in chain if each.kind in TRAINED}
+    seen = seen_hashes(store, sorted(taught | on_show), provenance)
     return PlatformRecord(
         platform=platform,
         campaign=chain[-1] if chain else None,
@@ -140,7 +145,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         fusion_run=newest_fusion_run(store, platform),
         kernels=data.kernels if data else (),
         calibration=calibration,
-        unseen=unseen_networks(store, platform, calibration, fingerprint, notes),
+        unseen=unseen_networks(store, platform, seen, fingerprint, notes),
         refused=refused_networks(store, platform),
         measured=measured,
         call_overhead_ms=data.call_overhead_ms if data else 0.0,

@@ -76,8 +76,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
         tested = options.fusion
         if self._rules is not None:
             tested = tested.model_copy(update={"pairs": []})
-        held_out = read_graphs(self.kind, "held_out", options.held_out)
-        self._few = self.fusion = FewFusionCampaign(platform, tested, held_out)
+        self._few = self.fusion = FewFusionCampaign(platform, tested, options.exclude_lineages)
         self._all_tests = (
             FusionCampaign(platform, options.fusion) if options.keep_fusion_tests else None
         )

@@ -22,7 +22,7 @@ MOST = 64
 """Most reports that are kept; the oldest one is deleted for a new one."""
 # Distributions whose code makes the facts: another version makes kept facts invalid.
 _PACKAGES = ("latfarm-controller", "latfarm-predictors")
-_FORMAT = 2
+_FORMAT = 3
 """Version of the files and of the facts in them; files of another version are not used."""
 
 

@@ -165,7 +165,8 @@ def collect(
     transfer = _transfer_ms_per_mb(found, alone, between, overhead_ms, profiles=profiles)
     places = []
     if chosen.inside:
-        places = _places(record, found, rules, transfer, profiles=profiles)
+        costs = (overhead_ms, transfer)
+        places = _places(record, found, rules, costs, profiles=profiles)
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
     _warn(platform, found)
@@ -352,7 +353,7 @@ def _places(
     record: CampaignRecord,
     found: CampaignMeasurements,
     rules: FusionRules,
-    transfer: float,
+    costs: tuple[float, float],
     *,
     profiles: bool,
 ) -> list[list[KernelSample]]:
@@ -362,7 +363,8 @@ def _places(
         record: the campaign, whose configuration names the networks that are held out.
         found: its measurements.
         rules: how networks are cut into kernels.
-        transfer: milliseconds a megabyte of a network's inputs or outputs takes.
+        costs: milliseconds that a call takes, and that a megabyte of a network's inputs or outputs
+            takes.
         profiles: whether profiles tell kernels' times on this platform. If not, only profiles that
             account for the latency measured without the profiler are used.
     """
@@ -375,8 +377,10 @@ def _places(
     ]
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
+    call_ms, transfer = costs
     groups: list[list[KernelSample]] = []
     for graph, measurement in sorted(told, key=lambda run: run[1].request_id):
-        inside = in_context(graph, rules, measurement, transfer * boundary_mb(graph))
+        moved_ms = transfer * boundary_mb(graph)
+        inside = in_context(graph, rules, measurement, moved_ms, call_ms)
         groups.append([sample for sample in inside if sample.kernel not in barred])
     return groups

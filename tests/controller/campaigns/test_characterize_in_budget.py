@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.budget.purse import PIECE
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign
@@ -21,6 +22,7 @@ from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.training.training_set import collect
 from latfarm_controller.zoo import build
+from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement
@@ -101,6 +103,21 @@ def test_networks_come_first_where_the_runtime_profiles(whole: Run) -> None:
     told = purposes(requests)
     assert stages(campaign)["calibration"] == told["network"] == campaign.shares.calibration
     assert stages(campaign)["sentinels"] == told["sentinel"]
+
+
+def test_networks_that_judge_do_not_decide_which_pairs_are_tested() -> None:
+    """A pair that only a held-out network has is left to the prior, as for any unseen network."""
+    b = GraphBuilder("odd")
+    x = b.input((1, 8, 16, 16))
+    odd = b.build([b.relu(b.concat([b.conv(x, 8, 3), b.conv(x, 8, 1)]))])
+    lineages = {line for family in zoo.families().values() for line in family.lineage}
+
+    def asked(held_out: list[Any]) -> list[str]:
+        left_out = sorted(lineages - {"squeezenet"})
+        campaign = in_budget({**CONFIG, "exclude_lineages": left_out, "held_out": held_out})
+        return [r.request_id for r in drive(campaign.fusion, Board("cpu", 0.03).measure)]
+
+    assert asked([odd.to_json()]) == asked([])
 
 
 @pytest.mark.parametrize("insight", ["single", pytest.param("padded", marks=pytest.mark.slow)])

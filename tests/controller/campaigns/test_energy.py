@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.energy import (
     energy_sample_of,
@@ -26,6 +27,8 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
 from latfarm_predictors.predict.answer import EnergyAnswer
+
+from benchmarks import energy as benchmark
 
 RULES = FusionRules(pairs={("Conv", "Relu"): "fused"})
 RAIL = "rapl:package-0"
@@ -223,3 +226,14 @@ def test_energies_are_facts_with_a_sentence() -> None:
     assert found["summary"] == f"energy by {RAIL}: median error 10.0%, 1 of 1 inside"
     assert found["networks"][0]["predicted_mj"] == 2.2
     assert report.energy_facts([], [])["summary"] == "no energy was measured"
+
+
+def test_the_benchmark_knows_nothing_of_the_networks_that_judge_it() -> None:
+    families = [zoo.find(name)[0] for name, _ in benchmark.HELD_OUT]
+    assert all(family.lineage & set(benchmark.LINEAGES) for family in families)
+    config = benchmark.configuration(20, 6, [graph_of(8)])
+    campaign = make_campaign("characterize", "toy", config)  # raises an error for a wrong key
+    assert campaign.kind == "characterize"
+    for draw in ("exclude_lineages", "exclude_kernel_lineages"):
+        assert config[draw] == list(benchmark.LINEAGES)
+    assert config["held_out"] == [graph_of(8).to_json()]

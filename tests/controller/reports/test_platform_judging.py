@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from latfarm_controller.app import reporting
+from latfarm_controller.campaigns.fusion.campaign import FusionCampaign, FusionOptions
 from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts.accuracy import network_accuracy
 from latfarm_controller.reports.facts.fusion import fusion_facts
@@ -19,6 +21,7 @@ from latfarm_controller.reports.pages import fusion as html_fusion
 from latfarm_controller.reports.platform_report import render
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.bundle_notes import BundleNotes
+from latfarm_predictors.graph.equivalences import network_hash_of
 
 from tests.controller.reports import toy
 from tests.controller.reports.parsed_page import Page
@@ -50,6 +53,51 @@ def test_unseen_networks_are_judged_by_the_mean_of_their_passes(lab: toy.Lab) ->
     perfect = unseen["perfect"]
     assert perfect["within5"] == pytest.approx(1 / 3)
     assert (perfect["within10"], perfect["passes"]) == (1.0, 4)
+
+
+def test_no_network_calibrates_the_interval_that_it_judges(
+    lab: toy.Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine networks alike and one far off: with its own score, the last one is always inside."""
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    assert found.predictor is not None
+    scores = np.array([1.0] * 9 + [5.0])
+    monkeypatch.setattr(found.predictor.correction, "scores", scores)
+    monkeypatch.setattr(found.predictor.correction, "residuals", 0.01 * scores)
+    told = network_accuracy(found, [])["calibration"]
+    assert told["inside"] == pytest.approx(0.9)
+    held = {row["network"]: row["interval_ms"] for row in told["networks"]}
+    odd = next(row for row in told["networks"] if row["network"] == toy.networks()[9].name)
+    assert not held[odd["network"]][0] <= odd["corrected_ms"] <= held[odd["network"]][1]
+
+
+def test_networks_with_the_same_names_are_not_those_that_calibrated(lab: toy.Lab) -> None:
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    others = [
+        replace(each, graph=toy.network(each.graph.name, (9, 50 + place), 13))
+        for place, each in enumerate(found.calibration)
+    ]
+    assert network_accuracy(replace(found, calibration=others), [])["calibration"] is None
+
+
+def test_what_taught_the_bundle_is_never_called_unseen(lab: toy.Lab) -> None:
+    """Whatever campaign the report is about."""
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM, "later")
+    taught = {network_hash_of(graph) for graph in toy.networks()}
+    assert found.unseen == [] or not taught & {network_hash_of(n.graph) for n in found.unseen}
+
+
+def test_profiled_networks_are_not_unseen(store: DuckDBStore, tmp_path: Path) -> None:
+    """Their kernels were learned from, whoever asks for the whole network later."""
+    graphs = [toy.network(name, (8, 9 + n), 12) for n, name in enumerate(ODD)]
+    store.put_campaign(toy.campaign())
+    store.add_measurements(toy.CAMPAIGN, [(toy.measured(graphs[0], "context", 2.0, 1), graphs[0])])
+    store.add_measurements(
+        "asked",
+        [(toy.measured(graph, "query", 2.0, 5 + n), graph) for n, graph in enumerate(graphs)],
+    )
+    found = reporting.record(store, tmp_path / "bundles", toy.PLATFORM)
+    assert sorted(network.graph.name for network in found.unseen) == ["alexnet-1", "vgg11-0"]
 
 
 def test_networks_that_the_platform_cannot_run_are_named(
@@ -109,6 +157,24 @@ def test_fusion_of_the_characterisation_stands_beside_a_dedicated_run(lab: toy.L
     text = "".join(Page(html_fusion.fusion(told)).text)
     assert "as the characterisation found it" in text
     assert "0.625" in text
+
+
+def test_the_papers_rule_is_scored_beside_ours(lab: toy.Lab) -> None:
+    """Under the key that a campaign's outcome has for it."""
+    found = reporting.record(lab.store, lab.bundles, toy.PLATFORM)
+    assert found.campaign is not None
+    printed = FusionCampaign("p", FusionOptions(pairs=[])).outcome()
+    scores = toy.FUSION["black_box"] | {"precision": 0.3125}
+    assert "paper" in printed
+    told = {**found.outcome, "fusion": {**toy.FUSION, "paper": scores}}
+    facts = fusion_facts(replace(found, campaign=replace(found.campaign, outcome=told)))
+    assert facts is not None
+    assert facts["paper_black_box"]["precision"] == 0.3125
+    text = "".join(Page(html_fusion.fusion(facts)).text)
+    assert "inequation 1" in text
+    plain = fusion_facts(found)
+    assert plain is not None
+    assert plain["paper_black_box"] is None
 
 
 def test_the_newest_finished_run_of_fusion_is_the_dedicated_one(store: DuckDBStore) -> None:

@@ -91,7 +91,7 @@ class Branches:
             noise: relative standard deviation of a measurement.
         """
         if join is not None:
-            yield from self._order(join, fused, until_clear=True)
+            yield from self._order(join, fused, noise)
         open_ = [case for case in (join, fork) if case is not None and not case.clear]
         for _ in range(FEW_ROUNDS if self.pads is None else 0):
             yield from self._round(open_)
@@ -104,10 +104,15 @@ class Branches:
             # The tensor of a fork must be written for its other reader: hardly any runtime fuses.
             fork.answer = 0
 
-    def _order(
-        self, join: ConnectionCase, fused: Sequence[PairCase], *, until_clear: bool = False
-    ) -> Plan:
-        """Which branch of a join is fused, by the times of a wide branch in either place."""
+    def _order(self, join: ConnectionCase, fused: Sequence[PairCase], noise: float = 0.0) -> Plan:
+        """Which branch of a join is fused, by the times of a wide branch in either place.
+
+        Args:
+            join: the join, which is given the answer.
+            fused: test cases of fused pairs.
+            noise: relative standard deviation of a measurement. With it the rounds end when the
+                answer is clear.
+        """
         case = next((c for c in fused if c.second.binary and c.first.name == "conv"), None)
         if case is None or case.second.name == "concat":
             return
@@ -123,9 +128,9 @@ class Branches:
             if first.ok and last.ok:
                 first_ms.append(first.latency_ms or 0.0)
                 last_ms.append(last.latency_ms or 0.0)
-            if until_clear and which_order(first_ms, last_ms) is not None:
+            if noise and which_order(first_ms, last_ms, noise=noise) is not None:
                 break
-        branch = which_order(first_ms, last_ms)
+        branch = which_order(first_ms, last_ms, noise=noise)
         if branch is not None:
             join.answer, join.clear, join.source = branch, True, "time"
 

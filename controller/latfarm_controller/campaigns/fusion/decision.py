@@ -307,23 +307,31 @@ def closest_plan(
 
 
 def which_order(
-    first_ms: Sequence[float], last_ms: Sequence[float], sureness: float = 3.0
+    first_ms: Sequence[float],
+    last_ms: Sequence[float],
+    sureness: float = 3.0,
+    noise: float = 0.0,
 ) -> Branch | None:
     """The branch that a join is fused with, by the times of a wide branch in either place.
 
     The join is fused with the wide branch in the faster order. None: neither order is clearly
-    faster.
+    faster. With `noise` it may be asked after each round: a few rounds that agree by chance are no
+    answer, because the noise of all models bounds their error from below.
 
     Args:
         first_ms: times with the wide branch as the first, in ms.
         last_ms: times with the wide branch as the last, in ms, of the same rounds.
         sureness: standard errors by which one order must be faster.
+        noise: relative standard deviation of a measurement, as repeats of other models show it; 0:
+            the rounds alone show it.
     """
     gaps = [last - first for first, last in zip(first_ms, last_ms, strict=True)]
     if len(gaps) < _LEAST_ORDER_ROUNDS:
         return None
-    gap = median(gaps)
-    least_ms = _LEAST_ORDER_GAP * median(first_ms)
-    if abs(gap) <= max(sureness * standard_error(gaps), least_ms):
+    gap, middle_ms = median(gaps), median(first_ms)
+    error_ms = standard_error(gaps)
+    of_gap_ms = math.sqrt(2.0) * noise * middle_ms
+    error_ms = max(error_ms, MEDIAN_ERROR * of_gap_ms / math.sqrt(len(gaps)))
+    if abs(gap) <= max(sureness * error_ms, _LEAST_ORDER_GAP * middle_ms):
         return None
     return 1 if gap > 0 else 2

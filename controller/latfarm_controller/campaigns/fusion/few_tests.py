@@ -81,15 +81,15 @@ class FewFusionCampaign(FusionCampaign):
     Args:
         platform: what is measured.
         options: the configuration; `sizes`, `rounds` and `max_rounds` do not matter.
-        interest: networks that will be predicted, besides those that calibration may use.
+        exclude_lineages: lineages whose networks do not decide which pairs are tested.
     """
 
     def __init__(
-        self, platform: str, options: FusionOptions, interest: Sequence[Graph] = ()
+        self, platform: str, options: FusionOptions, exclude_lineages: Collection[str] = ()
     ) -> None:
         options = options.model_copy(update={"sizes": options.sizes[:1]})
         super().__init__(platform, options)
-        self._interest = interest
+        self._exclude_lineages = exclude_lineages
         self._weights: Mapping[Rule, float] = {}
         self._noise = Noise()
         pairs = [(case.first.name, case.second.name) for case in self._tested]
@@ -130,7 +130,7 @@ class FewFusionCampaign(FusionCampaign):
         Where the runtime profiles, pairs that occur in no network are left to the prior: should a
         later network have them, its own profile would tell.
         """
-        self._weights = weights((*usual_networks(), *self._interest))
+        self._weights = weights(usual_networks(self._exclude_lineages))
         if self.profiles:
             wanted = {rule for rule in self._open() if rule in self._weights}
             cases = [case for case in self._tested if case.rule in wanted]

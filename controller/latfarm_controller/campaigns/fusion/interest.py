@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.op_sets import FREE_OPS
@@ -15,9 +15,14 @@ Rule = tuple[str, str]
 """The names of a pair in fusion rules."""
 
 
-def usual_networks() -> list[Graph]:
-    """The networks as published of all families that calibration may use."""
-    return [family.build(seed=0) for family in zoo.calibration_families().values()]
+def usual_networks(exclude_lineages: Collection[str] = ()) -> list[Graph]:
+    """The networks as published of all families that calibration may use.
+
+    Args:
+        exclude_lineages: lineages whose families are left out, because they judge a predictor.
+    """
+    families = zoo.calibration_families(exclude_lineages)
+    return [family.build(seed=0) for family in families.values()]
 
 
 def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
@@ -27,7 +32,8 @@ def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
     usually fused with a convolution counts for the pair of the convolution and the later op too.
 
     Args:
-        networks: the networks that will be predicted, or networks like them.
+        networks: networks like those that will be predicted. None of them may judge a predictor:
+            which pairs are tested would then depend on what judges.
     """
     found: dict[Rule, float] = {}
     for graph in networks:

@@ -24,7 +24,7 @@ from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
-from latfarm_predictors.slow_core import corrected_layers
+from latfarm_predictors.slow_core import corrected_cold_ms, corrected_layers
 
 from latfarm_controller.campaigns.profiles.profiled_networks import (
     LAYOUT_OPS,
@@ -118,7 +118,10 @@ def sample_of(
             profile.
     """
     sample = KernelSample(
-        kernel, measurement.latency_ms or 0.0, measurement.mad_ms or 0.0, measurement.cold_ms
+        kernel,
+        measurement.latency_ms or 0.0,
+        measurement.mad_ms or 0.0,
+        corrected_cold_ms(measurement),
     )
     if share is None:
         return sample

@@ -116,13 +116,18 @@ def _without_profiler(
 
 
 def in_context(
-    graph: Graph, rules: FusionRules, measurement: Measurement, transfers_ms: float = 0.0
+    graph: Graph,
+    rules: FusionRules,
+    measurement: Measurement,
+    transfers_ms: float = 0.0,
+    call_ms: float = 0.0,
 ) -> list[KernelSample]:
     """The kernels of a profiled network, with the time that each takes inside it.
 
     The times of layers are made to sum to the network's latency as measured without the profiler,
-    less what the transfers of its inputs and outputs take. What the profiler added is subtracted
-    from each layer alike; what it left out is shared among the layers in proportion.
+    less what the call takes and the transfers of its inputs and outputs: predictions add both to
+    the sum of kernels. What the profiler added is subtracted from each layer alike; what it left
+    out is shared among the layers in proportion.
 
     A kernel that the runtime executed together with another one is left out, as is a kernel of
     which the profile shows no layer. A view (Reshape and the like) that runs in the layer of the op
@@ -136,16 +141,18 @@ def in_context(
         measurement: a good measurement of it, whose layers are named by the nodes that they cover,
             joined with "+".
         transfers_ms: what the transfers of its inputs and outputs take, see `transfer_ms_per_mb`.
+        call_ms: what the call takes, the latency of an empty model.
     """
     named = with_own_activations(graph, corrected_layers(measurement))
     own = by_node(graph, named, LAYOUT_OPS)
     total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:
         return []
-    inside_ms = measurement.latency_ms - transfers_ms
+    least_ms = LEAST_SHARE * measurement.latency_ms
+    inside_ms = max(measurement.latency_ms - call_ms - transfers_ms, least_ms)
     if transfers_ms:
         # Where transfers cost much, they take the time that no layer shows: layers never grow.
-        inside_ms = min(max(inside_ms, LEAST_SHARE * measurement.latency_ms), total_ms)
+        inside_ms = min(inside_ms, total_ms)
     layers, scale = _without_profiler(own, inside_ms)
     spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
     kernels = split(graph, rules)

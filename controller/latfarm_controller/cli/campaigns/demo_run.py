@@ -81,7 +81,7 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
     from latfarm_controller.reports.energy import energy_rows
-    from latfarm_controller.training.bundles import open_bundle
+    from latfarm_controller.training.bundles import load
 
     say = output.err().print
     clock = DemoClock(wanted.minutes, ROUNDS)
@@ -114,7 +114,8 @@ def run_demo(wanted: DemoOptions, config: ControllerConfig) -> DemoRun:
         config_json = known or _within(clock, full, planned)
         started = client.start("characterize", platform, config_json, wanted.name)
         campaign = follow(client, started.campaign_id, rounds.on_stage)
-        predictor = open_bundle(config.bundles_dir, platform)
+        # The bundle in use may be another one, if the networks of an earlier demo judged both.
+        predictor = load(Path(campaign.outcome["bundle"]))
         answers = {graph.name: predictor.predict(graph) for graph in held_out}
         costs = predictor.predict_energies(held_out) if predictor.energy is not None else []
         measured = rounds.after()
@@ -148,19 +149,22 @@ def _known(
     """The configuration with which the same demo began before; None if it is a new one.
 
     A demo that is continued keeps the limits that it began with: another configuration would be
-    another campaign, which starts from nothing.
+    another campaign, which starts from nothing. Who started it is no part of what is asked for.
     """
+    from latfarm_controller.campaigns.kinds import STARTED_BY
+
     try:
         found = client.campaign(wanted.name)
     except UsageError:
         return None
     if (found.kind, found.platform) != ("characterize", platform) or not wanted.minutes:
         return None
-    before, asked = dict(found.config), json.loads(json.dumps(dict(config)))
+    known = {key: value for key, value in found.config.items() if key != STARTED_BY}
+    before, asked = dict(known), json.loads(json.dumps(dict(config)))
     limited = before.pop("budget_minutes", None) is not None
     before.pop("measurements", None)
     asked.pop("measurements", None)
-    return dict(found.config) if limited and before == asked else None
+    return known if limited and before == asked else None
 
 
 def _within(clock: DemoClock, config: dict[str, Any], planned: Plan | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from latfarm_predictors.baselines.names import BASELINES
 from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.evaluate import evaluate
+from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.judging import (
@@ -220,37 +221,56 @@ def _left_out(
 ) -> list[dict[str, Any]]:
     """Predictions of calibration networks from the correction's own leave-one-out residuals.
 
-    A residual is the logarithm of corrected over predicted latency.
+    A residual is the logarithm of corrected over predicted latency. The interval of each network is
+    calibrated by the others: with its own score among those that calibrate it, no interval of nine
+    networks could miss.
     """
-    residuals = predictor.correction.residuals.tolist()
-    names = list(record.provenance.get("networks", ()))
-    known = {network.graph.name: network for network in record.calibration}
-    if len(residuals) != len(names):
-        return []
-    chosen = [known[name] for name in names if name in known]
+    correction = predictor.correction
+    residuals, scores = correction.residuals.tolist(), correction.scores.tolist()
+    chosen = _calibrated_with(record, len(residuals))
     sums: dict[str, dict[str, float]] = {}
     if baselines and predictor.confidence is not None:
         from latfarm_controller.reports.facts.kernel_baselines import network_sums
 
-        samples = [sample for network in chosen if (sample := network.sample) is not None]
+        samples = [s for each in chosen if each is not None and (s := each.sample) is not None]
         told = network_sums(predictor, predictor.confidence, baselines, samples)
-        sums = {s.graph.name: each for s, each in zip(samples, told, strict=True)}
-    factor, _ = predictor.correction.calibration.factor(COVERAGE)
+        sums = {hash_of(s.graph): each for s, each in zip(samples, told, strict=True)}
     rows = []
-    for name, residual, score in zip(
-        names, residuals, predictor.correction.scores.tolist(), strict=True
-    ):
-        sample = known[name].sample if name in known else None
-        if sample is None:
+    for place, network in enumerate(chosen):
+        sample = None if network is None else network.sample
+        if network is None or sample is None:
             continue
-        predicted_ms = sample.latency_ms * exp(-residual)
-        row = _row(known[name], sample.latency_ms, predicted_ms, sums.get(name, {}))
-        # A score is a residual divided by its standard deviation. The same interval width is used
-        # for all networks that were left out.
-        reach = factor * abs(residual) / score if score > 0 else 0.0
+        predicted_ms = sample.latency_ms * exp(-residuals[place])
+        beside = sums.get(hash_of(network.graph), {})
+        row = _row(network, sample.latency_ms, predicted_ms, beside)
+        # A score is the absolute residual divided by its standard deviation.
+        factor, _ = correction.calibration.without(place).factor(COVERAGE)
+        sigma = abs(residuals[place]) / scores[place] if scores[place] > 0 else 0.0
+        reach = factor * sigma
         interval = [predicted_ms * exp(-reach), predicted_ms * exp(reach)] if reach else None
         rows.append(row | {"interval_ms": interval, "unsupported": []})
     return rows
+
+
+def _calibrated_with(record: PlatformRecord, count: int) -> list[SeenNetwork | None]:
+    """The networks that the bundle was calibrated with, in the order of their residuals.
+
+    It is None for a network that was not measured here in the campaign on show. Networks are found
+    by their hashes, because those of other seeds have the same names. Bundles of older versions
+    tell the names alone.
+
+    Args:
+        record: what is known about the platform.
+        count: number of residuals; without as many networks, there are none to tell.
+    """
+    told = record.provenance.get("network_hashes")
+    if told is None:
+        by_name = {network.graph.name: network for network in record.calibration}
+        found = [by_name.get(name) for name in record.provenance.get("networks", ())]
+    else:
+        by_hash = {network_hash_of(network.graph): network for network in record.calibration}
+        found = [by_hash.get(key) for key in told]
+    return found if len(found) == count else []
 
 
 def _row(

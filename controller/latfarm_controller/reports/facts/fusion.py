@@ -43,7 +43,7 @@ def fusion_facts(record: PlatformRecord) -> dict[str, Any] | None:
         | {"not run": len(firsts) * len(seconds) - len({(p["first"], p["second"]) for p in pairs})},
         "profile": outcome.get("profile", ""),
         "black_box": dict(timed["black_box"]) if known and timed.get("black_box") else None,
-        "paper_black_box": timed.get("paper_black_box") if known else None,
+        "paper_black_box": _scored(timed.get("paper")) if known else None,
         "untimed": bool(known) and not timed.get("black_box", {"pairs": 1})["pairs"],
         "dedicated_black_box": _dedicated(record),
         "disagreements": [pair for pair in known if pair["judged"] in ("miss", "false")],
@@ -64,7 +64,12 @@ def _dedicated(record: PlatformRecord) -> dict[str, Any] | None:
     Such a run has the board for itself, so that its figures may be better than those of the
     characterisation, which are the ones that predictors were made with.
     """
-    found = {} if record.fusion_run is None else record.fusion_run.outcome.get("black_box")
+    run = record.fusion_run
+    return None if run is None else _scored(run.outcome.get("black_box"))
+
+
+def _scored(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The scores of a way to tell fusion by times; None where no pair was scored."""
     return dict(found) if found and found.get("pairs") else None
 
 

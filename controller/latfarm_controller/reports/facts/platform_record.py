@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -21,6 +21,8 @@ from latfarm_controller.training.bundle_notes import BundleNotes
 
 PURPOSES = ("fusion", "kernel", "padding", "sentinel", "context", "network")
 """Purposes of the measurements of a characterisation."""
+LEARNED = ("network", "context")
+"""Purposes of networks that predictors learn from: calibration networks and profiled ones."""
 _NO_NOTES = BundleNotes()
 """The notes of no bundle: latencies stay as they are told, and unstable ones are doubtful."""
 
@@ -161,10 +163,34 @@ def networks_of(store: Store, measurements: Iterable[Measurement]) -> list[SeenN
     return found
 
 
+def seen_hashes(
+    store: Store, campaigns: Iterable[str], provenance: Mapping[str, Any]
+) -> frozenset[str]:
+    """Hashes of all networks that some campaigns and a bundle have learned from.
+
+    These are calibration networks and profiled ones. Other exports of the same network have the
+    same hash.
+
+    Args:
+        store: holds the measurements.
+        campaigns: ids of campaigns, those on show beside those that the bundle was made from.
+        provenance: what the bundle says it was made from; empty without a bundle.
+    """
+    graphs = {
+        m.graph_hash
+        for campaign_id in campaigns
+        for purpose in LEARNED
+        for m in store.measurements(campaign_id=campaign_id, purpose=purpose)
+    }
+    known = (store.get_graph(graph_hash) for graph_hash in sorted(graphs))
+    here = (network_hash_of(graph) for graph in known if graph is not None)
+    return frozenset(here) | frozenset(map(str, provenance.get("network_hashes", ())))
+
+
 def unseen_networks(
     store: Store,
     platform: str,
-    seen: Iterable[SeenNetwork],
+    seen: Collection[str],
     fingerprint: str = "",
     notes: BundleNotes = _NO_NOTES,
 ) -> list[SeenNetwork]:
@@ -177,12 +203,11 @@ def unseen_networks(
     Args:
         store: holds the measurements.
         platform: the platform.
-        seen: the calibration networks; other exports of the same networks count as seen, too.
+        seen: hashes of the networks that the predictor was made from (`seen_hashes`).
         fingerprint: fingerprint of the platform when the predictor was made; empty: any.
         notes: the correction for a slow core that the predictor was made with, and what is usual on
             the host that it was made on; unknown if there are none.
     """
-    known = {network_hash_of(network.graph) for network in seen}
     found: list[Measurement] = []
     for purpose in ("network", "query"):
         settled = (
@@ -195,7 +220,7 @@ def unseen_networks(
             for m in settled
             if purpose == "network" or notes.host_noise.steadiness(m) != "doubtful"
         ]
-    return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in known]
+    return [n for n in networks_of(store, found) if network_hash_of(n.graph) not in seen]
 
 
 def refused_networks(store: Store, platform: str) -> list[RefusedNetwork]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
+from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.decision import Answer
 from latfarm_controller.campaigns.fusion.few_tests import FewFusionCampaign
@@ -20,6 +22,7 @@ from latfarm_controller.campaigns.profiles.branches_in_networks import branches_
 from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_networks
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.zoo import build
+from latfarm_controller.zoo.family import Family
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome
@@ -145,6 +148,25 @@ def test_convolutions_and_matrix_products_are_classes_of_their_own() -> None:
     assert class_of(("Relu", "Conv")) == class_of(("BatchNormalization", "Conv"))
     assert class_of(("MaxPool", "Conv")) != class_of(("Relu", "Conv"))
     assert class_of(("Add", "Relu")) != class_of(("BatchNormalization", "Relu"))
+
+
+def test_lineages_that_judge_do_not_decide_which_pairs_are_tested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = {n for n, each in zoo.calibration_families().items() if each.lineage == {"squeezenet"}}
+    lineages = {line for each in zoo.families().values() for line in each.lineage}
+    built: set[str] = set()
+    plain = Family.build
+
+    def build_noted(self: Family, **arguments: Any) -> Graph:
+        built.add(self.name)
+        return plain(self, **arguments)
+
+    monkeypatch.setattr(Family, "build", build_noted)
+    left_out = sorted(lineages - {"squeezenet"})
+    campaign = FewFusionCampaign("sim", FusionOptions(profile=False), left_out)
+    next(campaign.tests())
+    assert built == kept != set()
 
 
 def test_pairs_are_weighed_by_the_networks_that_contain_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -236,6 +237,20 @@ def test_a_wide_branch_in_either_place_shows_the_order() -> None:
     # A difference of less than 1 % is chance, however steady; two rounds show no spread.
     assert which_order(steady, [t * 1.005 for t in steady]) is None
     assert which_order(steady[:2], slower[:2]) is None
+
+
+def test_an_order_that_makes_no_difference_is_hardly_ever_clear() -> None:
+    """It is looked at after each round until it is clear, which multiplies the chances to err."""
+    noise, random = 0.03, Random(0)
+    times = [[random.gauss(1.0, noise) for _ in range(16)] for _ in range(1000)]
+
+    def clear(each: list[float], slower: float = 1.0) -> int | None:
+        first, last = each[:8], [slower * time_ms for time_ms in each[8:]]
+        looks = (which_order(first[:n], last[:n], noise=noise) for n in range(3, 9))
+        return next((branch for branch in looks if branch is not None), None)
+
+    assert sum(clear(each) is not None for each in times) <= 20
+    assert sum(clear(each, slower=1.15) == 1 for each in times) >= 990
 
 
 def test_sizes_that_contradict_chains_are_misleading() -> None:

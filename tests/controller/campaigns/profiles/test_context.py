@@ -137,3 +137,25 @@ def test_a_characterisation_learns_from_profiled_but_not_from_held_out_networks(
     assert {s.kernel.kernel_id for s in inside} == wanted
     training = prepare(data.kernels, data.call_overhead_ms)
     assert int(np.count_nonzero(training.in_network)) >= len(wanted)
+
+
+def test_the_call_is_no_time_of_kernels_inside_networks(store: Store) -> None:
+    """Predictions add the call to the sum of kernels, so that it must not be in it already."""
+    board = profiling(noise=0.0, overhead_ms=0.5)
+    graphs = [zoo.build("squeezenet", resolution=side) for side in (64, 96)]
+    requests = [MeasurementRequest(g, PLATFORM, "context", profile=True) for g in graphs]
+    store.add_measurements("c1", [(board.measure(r), r.graph) for r in requests])
+    outcome = {
+        "rules": RULES.to_json(),
+        "call_overhead_ms": 0.5,
+        "insight": {"asked": "auto", "chosen": "profile"},
+    }
+    record = CampaignRecord("c1", "c1", "characterize", PLATFORM, state="done", outcome=outcome)
+    store.put_campaign(record)
+    data = collect(store, PLATFORM, "c1")
+    assert len(data.places) == 2
+    for samples in data.places:
+        (graph,) = {s.network for s in samples}
+        latency_ms = next(board.exact_ms(g) for g in graphs if hash_of(g) == graph)
+        total_ms = sum(sample.latency_ms for sample in samples)
+        assert total_ms + data.call_overhead_ms == pytest.approx(latency_ms, rel=1e-6)

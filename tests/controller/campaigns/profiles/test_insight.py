@@ -20,6 +20,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
+from latfarm_predictors.samples import prepare
 from latfarm_predictors.slow_core import corrected_layers
 
 RULES = FusionRules({("Conv", "Relu"): "fused"}, 1, 0, "p")
@@ -162,6 +163,17 @@ def test_layout_conversions_are_subtracted_after_the_call() -> None:
     alone = sample_of(kernel, measured(kernel.graph, 9.0), 1.0, None)
     assert (alone.latency_ms, alone.insight) == (9.0, "single")
     assert sample_of(kernel, measurement, 100.0, share).latency_ms > 0
+
+
+def test_a_busy_core_is_no_cost_of_flushed_caches() -> None:
+    """The same kernel on a quiet core and on one at half its speed costs the same when cold."""
+    b = GraphBuilder("k")
+    kernel = Kernel(b.build([b.conv(b.input((1, 8, 16, 16)), 8, 3)]))
+    quiet = replace(measured(kernel.graph, 4.0), cold_ms=5.0)
+    busy = replace(quiet, cold_ms=10.0, conditions={"slowdown": "2", "uncorrected_ms": "8"})
+    told = [prepare([sample_of(kernel, m, 0.0, None)], 0.0) for m in (quiet, busy)]
+    assert told[0].cold_extra_ms[0] == pytest.approx(1.0)
+    assert told[1].cold_extra_ms[0] == pytest.approx(1.0)
 
 
 def test_time_that_no_layer_shows_counts_as_transfers() -> None:

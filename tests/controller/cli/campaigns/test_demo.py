@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from latfarm_controller import zoo
-from latfarm_controller.campaigns.kinds import make_campaign
-from latfarm_controller.cli.campaigns import demo
+from latfarm_controller.campaigns.kinds import STARTED_BY, make_campaign
+from latfarm_controller.cli.campaigns import demo, demo_run
 from latfarm_controller.cli.campaigns.demo_options import DemoOptions, measured
 from latfarm_controller.cli.campaigns.demo_run import (
     LINEAGES,
     characterize_config,
     held_out_networks,
 )
+from latfarm_controller.cli.shell import connect, progress
+from latfarm_controller.errors import UsageError
 from latfarm_controller.reports.facts.network_rows import AccuracySummary, NetworkRow
+from latfarm_controller.training import bundles
+from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
 
 WANTED = DemoOptions("", measured(500, None, None), 20, False, 0, "demo")
@@ -50,6 +59,50 @@ def test_related_families_are_left_out_of_all_draws() -> None:
     assert len(zoo.calibration_families()) - len(kept) >= 11
     for name in ("resnet18", "alexnet", "googlenet", "repvgg-a0"):
         assert name not in kept
+
+
+def test_the_demo_judges_the_bundle_that_it_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another one may be in use: networks of an earlier demo decide which of both is promoted."""
+    made = tmp_path / "bundles" / "sim" / "0002.zip"
+    opened: list[Path] = []
+
+    def load(path: Path) -> SimpleNamespace:
+        opened.append(path)
+        return SimpleNamespace(predict=lambda graph: graph.name, energy=None)
+
+    def unknown(name: str) -> None:
+        raise UsageError(f"there is no campaign {name}")
+
+    done = SimpleNamespace(campaign_id="c", outcome={"bundle": str(made)}, measurements=0)
+    client = SimpleNamespace(campaign=unknown, start=lambda *_: done, boards=list, hosted=False)
+    rounds = SimpleNamespace(
+        started=0, on_stage=None, before=lambda _: done, after=list[Measurement]
+    )
+    monkeypatch.setattr(bundles, "load", load)
+    monkeypatch.setattr(connect, "controller", lambda: nullcontext(client))
+    monkeypatch.setattr(progress, "follow", lambda *_: done)
+    monkeypatch.setattr(demo_run, "JudgingRounds", lambda *_, **__: rounds)
+    monkeypatch.setattr(demo_run, "plan_of", lambda *_, **__: None)
+    monkeypatch.setattr(demo_run, "first_line", lambda *_, **__: None)
+    monkeypatch.setattr(demo_run, "_rows", lambda *_: [])
+    config = SimpleNamespace(home=tmp_path, bundles_dir=tmp_path / "bundles")
+    demo_run.run_demo(replace(WANTED, platform="sim"), config)  # type: ignore[arg-type]
+    assert opened == [made]
+
+
+def test_a_demo_that_is_continued_keeps_the_limits_that_it_began_with() -> None:
+    """The controller stores with a configuration who started the campaign."""
+    wanted = replace(WANTED, platform="sim", minutes=10.0)
+    config = characterize_config(wanted, [graph.to_json() for graph in held_out_networks()[:1]])
+    limited = config | {"measurements": 120, "budget_minutes": 3.0}
+    stored = json.loads(json.dumps(limited)) | {STARTED_BY: "unix:ann"}
+    found = SimpleNamespace(kind="characterize", platform="sim", config=stored)
+    client: Any = SimpleNamespace(campaign=lambda _: found)
+    known = demo_run._known(client, "sim", wanted, config)
+    assert known == json.loads(json.dumps(limited))
+    assert demo_run._known(client, "sim", wanted, config | {"seed": 7}) is None
 
 
 def test_errors_of_the_measured_and_a_perfect_predictor_are_printed(
