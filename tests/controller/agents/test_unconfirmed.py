@@ -16,12 +16,8 @@ from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.errors import AgentLostError, LeaseError
 from latfarm_controller.farm.boards.board_worker import BoardWorker
-from latfarm_controller.farm.boards.interfaces import (
-    BoardConnected,
-    BoardRequest,
-    ShardEvent,
-    ShardSettings,
-)
+from latfarm_controller.farm.boards.interfaces import BoardRequest, ShardSettings
+from latfarm_controller.farm.boards.shard_events import BoardConnected, ShardEvent
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from tests.agent.service.conftest import Client, Farm
