@@ -271,7 +271,7 @@ class LatencyDatabase:
 
     def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
         """What the store of this home answers by itself, or refuses, by position."""
-        from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
+        from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
         from latfarm_controller.store.duckdb import DuckDBStore
         from latfarm_controller.store.lock import StoreLock
         from latfarm_controller.training.bundle_notes import NewestNotes
@@ -296,7 +296,7 @@ class LatencyDatabase:
             answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
             asked = [questions[place] for place in sound]
             platforms: list[str] | None = None
-            for place, found in zip(sound, answers.find(asked), strict=True):
+            for place, found in zip(sound, found_each(answers.find, asked), strict=True):
                 if found is not None:
                     ended[place] = found
                 elif not questions[place].measure:

@@ -117,7 +117,7 @@ def train(
             "no frozen set judges it: fewer than 8 networks were measured outside of the campaigns "
             "that train; latfarm query measures networks"
         )
-    output.err().print("\\n".join(entered.sentences))
+    output.err().print("\n".join(entered.sentences))
 
 
 def _inputs(
