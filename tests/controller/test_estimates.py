@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_controller.app.question import Question
 from latfarm_controller.errors import NotMeasuredError, UsageError
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
-from latfarm_controller.latency import TOGETHER, QueryOptions, query_many
+from latfarm_controller.latency import TOGETHER, LatencyDatabase, QueryOptions, query_many
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
@@ -198,3 +199,26 @@ def test_the_command_compares_models_and_platforms(run: Run, models: Path) -> No
     code, told = run("compare", models, "-p", PLATFORM, "--no-predict", "--json")
     assert code == 1
     assert len(told["latencies"]) == 1
+
+
+@pytest.mark.usefixtures("home", "bundle")
+def test_the_store_is_opened_for_many_candidates_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it is opened for many questions, an index of all rows is made."""
+    opened: list[int] = []
+
+    def counted(database: LatencyDatabase, questions: Sequence[Question]) -> Any:
+        opened.append(len(questions))
+        return stored(database, questions)
+
+    stored = LatencyDatabase._stored
+    monkeypatch.setattr(LatencyDatabase, "_stored", counted)
+    candidates = [network(number % 600 + 1) for number in range(4 * TOGETHER)]
+    found = list(estimate_many(candidates, [PLATFORM]))
+    assert [each.model for each in found] == [each.name for each in candidates]
+    assert sum(opened) == len(candidates)
+    assert len(opened) == 3
+    opened.clear()
+    assert len(list(query_many(candidates, [PLATFORM], measure=False))) == len(candidates)
+    assert len(opened) == 3

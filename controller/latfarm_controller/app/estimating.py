@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question
+from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question, named
 from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
 from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, SentGraph
 from latfarm_controller.bulk.evaluation import Evaluation
@@ -55,13 +55,6 @@ def neither(missed: Exception, no_bundle: Exception) -> Exception:
         f"{text}, and no bundle of the platform predicts it; make one with latfarm characterize, "
         "or see latfarm probes"
     )
-
-
-def named(missed: Exception, question: Question, name: str) -> Exception:
-    """An error of the store that tells the name of a network in the place of its hash."""
-    if not name or not isinstance(missed, NotMeasuredError):
-        return missed
-    return NotMeasuredError(str(missed).replace(question.graph_hash, name, 1))
 
 
 class Estimating:

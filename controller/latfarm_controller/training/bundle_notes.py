@@ -18,6 +18,7 @@ from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.training import bundles
+from latfarm_controller.training.bundles import FileState, file_state
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class BundleNotes:
 
 
 class NewestNotes:
-    """The notes of the bundles in use. A bundle is read once, when it is first needed.
+    """The notes of the bundles in use. A bundle is read once, and again if its file is replaced.
 
     Several threads may use it: at worst a bundle is read twice.
 
@@ -47,21 +48,30 @@ class NewestNotes:
 
     def __init__(self, bundles_dir: Path) -> None:
         self._bundles_dir = bundles_dir
-        self._read: dict[Path, BundleNotes] = {}
+        self._read: dict[Path, tuple[FileState, BundleNotes]] = {}
 
     def noted(self, measurements: Iterable[Measurement]) -> list[Measurement]:
         """The measurements, each with the notes of its platform's bundle in use."""
-        in_use = bundles.promoted(self._bundles_dir)
+        notes: dict[str, BundleNotes | None] = {}
         found = []
         for measurement in measurements:
-            path = in_use.get(measurement.platform)
-            found.append(measurement if path is None else self._notes(path).noted(measurement))
+            platform = measurement.platform
+            if platform not in notes:
+                notes[platform] = self._of_platform(platform)
+            said = notes[platform]
+            found.append(measurement if said is None else said.noted(measurement))
         return found
 
-    def _notes(self, path: Path) -> BundleNotes:
-        if path not in self._read:
-            self._read[path] = _read(path)
-        return self._read[path]
+    def _of_platform(self, platform: str) -> BundleNotes | None:
+        """What the bundle in use of a platform says; None if it has none."""
+        path = bundles.promoted_of(self._bundles_dir, platform)
+        state = None if path is None else file_state(path)
+        if path is None or state is None:
+            return None
+        known = self._read.get(path)
+        if known is None or known[0] != state:
+            known = self._read[path] = state, _read(path)
+        return known[1]
 
 
 def _read(path: Path) -> BundleNotes:
