@@ -48,6 +48,7 @@ from latfarm_controller.latency import (
     QueryOptions,
     answer_of,
     question_about,
+    read,
     with_options,
 )
 
@@ -107,13 +108,13 @@ def estimate_many(
     Args:
         models: ONNX files or Graphs.
         platform_names: each network is asked about on each of them.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         coverage: share of cases in which the latency shall lie in the interval.
         predict: whether to predict what the store does not know.
         options: which stored answers will do; they must not ask a board.
 
     Raises:
-        UsageError: the options ask a board.
+        UsageError: the options ask a board, or a Graph has another batch size.
     """
     if options.measure:
         raise UsageError("an estimate asks no board; use query_many to measure")
@@ -132,7 +133,8 @@ def _asked(
 ) -> Iterator[tuple[tuple[str, str], AskedModel]]:
     """Each model on each platform, with its name and that of the platform."""
     for model in models:
-        source = model if isinstance(model, Graph) else NetworkFile(str(model), batch_size)
+        is_graph = isinstance(model, Graph)
+        source = read(model, batch_size) if is_graph else NetworkFile(str(model), batch_size)
         name = model.name if isinstance(model, Graph) else str(model)
         for platform in platforms:
             yield (name, platform), AskedModel(source, platform)

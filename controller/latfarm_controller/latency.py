@@ -32,7 +32,7 @@ from latfarm_predictors.slow_core import SlowCore
 from latfarm_controller.app.question import ANY_ANSWER, Found, Question, named
 from latfarm_controller.app.question import QueryOptions as QueryOptions
 from latfarm_controller.config import ControllerConfig, load_config
-from latfarm_controller.errors import ControllerError
+from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.platform_name import as_asked
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def query(
 
     Args:
         model_path: an ONNX file, or a Graph.
-        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        batch_size: batch size in the place of that of the file; 0: as the model has it.
         platform_name: the platform, such as `local-onnxruntime1.31-fp32-1t`.
         options: fields of `QueryOptions`.
 
@@ -125,7 +125,7 @@ def query_many(
     Args:
         models: ONNX files or Graphs.
         platform_names: each network is asked about on each of them.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         options: fields of `QueryOptions`.
     """
     asked = QueryOptions(**options)
@@ -140,7 +140,7 @@ def predict(
 
     Args:
         model_path: an ONNX file, or a Graph.
-        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        batch_size: batch size in the place of that of the file; 0: as the model has it.
         platform_name: the platform; it may be left out if only one has a bundle.
         coverage: share of cases in which the latency shall lie in the interval.
 
@@ -168,8 +168,17 @@ def read(model: Model, batch_size: int = 0) -> Graph:
 
     Raises:
         ModelFileError: the file is not a usable model.
+        UsageError: a Graph has another batch size than the one that is asked for.
     """
     if isinstance(model, Graph):
+        shapes = [model.type_of(name).shape for name in model.inputs]
+        own = sorted({shape[0] for shape in shapes if shape})
+        if batch_size and own and own != [batch_size]:
+            told = " and ".join(map(str, own))
+            raise UsageError(
+                f"the graph {model.name} has a batch of {told}, and a Graph is taken as it is; "
+                f"build it with a batch of {batch_size}, or leave out batch_size"
+            )
         return model
     from latfarm_predictors.frontends.model_file import read_model
 
@@ -335,14 +344,14 @@ def asked_of(
     Args:
         models: ONNX files or Graphs.
         platforms: names of platforms.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         options: which answers will do.
     """
     for model in models:
         name = model.name if isinstance(model, Graph) else str(model)
         try:
             graph = read(model, batch_size)
-        except (PredictorsError, OSError) as error:
+        except (ControllerError, PredictorsError, OSError) as error:
             yield from ((name, platform, error) for platform in platforms)
             continue
         for platform in platforms:

@@ -44,7 +44,7 @@ class NetworkFile:
 
     Attributes:
         path: the file.
-        batch: batch size where the model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shapes: shapes of inputs, as pairs of a name and a shape.
         optimise: whether to simplify the model first.
     """

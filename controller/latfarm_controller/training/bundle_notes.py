@@ -20,20 +20,32 @@ from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.training import bundles
 from latfarm_controller.training.bundles import FileState, file_state
 
+OTHER_FINGERPRINT = "bundle_fingerprint"
+"""Condition: the fingerprint of the bundle in use, where the measurement has another one. Then the
+platform was set up in another way, and both need not agree."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class BundleNotes:
-    """What one bundle says about measurements of its platform."""
+    """What one bundle says about measurements of its platform.
+
+    Attributes:
+        slow_core: how much the platform feels a slow core.
+        host_noise: what is usual on the host that the bundle was made on.
+        fingerprint: of the measurements that the bundle was made from; empty if it tells none.
+    """
 
     slow_core: SlowCore = field(default_factory=SlowCore)
     host_noise: HostNoise = field(default_factory=HostNoise)
+    fingerprint: str = ""
 
     def noted(self, measurement: Measurement) -> Measurement:
         """The measurement with these notes among its conditions."""
         settled = self.slow_core.settled(measurement)
         told = self.host_noise.noted(settled).conditions
+        if self.fingerprint and measurement.fingerprint not in ("", self.fingerprint):
+            told = {**told, OTHER_FINGERPRINT: self.fingerprint}
         return self.slow_core.noted(measurement, told)
 
 
@@ -80,7 +92,9 @@ def _read(path: Path) -> BundleNotes:
     try:
         told = read_provenance(path)
         return BundleNotes(
-            SlowCore.from_json(told.get("slow_core")), HostNoise.from_json(told.get("host_noise"))
+            SlowCore.from_json(told.get("slow_core")),
+            HostNoise.from_json(told.get("host_noise")),
+            str(told.get("fingerprint", "")),
         )
     except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
         _log.warning("%s is not used to judge measurements: %s", path, error)

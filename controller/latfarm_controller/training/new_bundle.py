@@ -85,6 +85,7 @@ def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
             "a name has up to 200 letters, digits, dots, pluses, hyphens and underscores"
         )
     with unnumbered_bundle(bundles_dir, platform) as copy:
-        with stored(copy), written_whole(copy, make_folder=True) as part:
+        # The register that names it is flushed to the disk, so the bundle must be there before.
+        with stored(copy), written_whole(copy, make_folder=True, durable=True) as part:
             shutil.copyfile(path, part)
         return platform, numbered(copy)

@@ -9,11 +9,12 @@ import pytest
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
 from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.bulk.open_bundles import OpenBundles
+from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.training import bundle_notes, bundles, new_bundle
 from latfarm_controller.training.model_register import ModelRegister
 from latfarm_controller.training.training import has_graph_network
-from latfarm_predictors import bundle
+from latfarm_predictors import bundle, whole_file
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.slow_core import SlowCore
@@ -147,7 +148,10 @@ def test_a_bundle_in_use_is_found_by_its_own_folder_alone(
 def test_notes_follow_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that takes the place of another one under its name is read; the old notes are not."""
     put(tmp_path, "p/0001.zip")
-    told = {"slow_core": SlowCore(shift=0.25, pairs=9).to_json()}
+    told: dict[str, object] = {
+        "slow_core": SlowCore(shift=0.25, pairs=9).to_json(),
+        "fingerprint": "f1",
+    }
     read: list[Path] = []
 
     def provenance(path: Path) -> dict[str, object]:
@@ -156,11 +160,17 @@ def test_notes_follow_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(bundle, "read_provenance", provenance)
     notes = bundle_notes.NewestNotes(tmp_path)
-    rows = [Measurement("r", "g", name, "query", Outcome.OK, latency_ms=1.0) for name in "ppq"]
+    rows = [
+        Measurement("r", "g", name, "query", Outcome.OK, fingerprint=fingerprint, latency_ms=1.0)
+        for name, fingerprint in (("p", "f1"), ("p", "f2"), ("q", "f2"))
+    ]
     first = notes.noted(rows)
     assert notes.noted(rows) == first
     assert read == [tmp_path / "p" / "0001.zip"]
     assert [SlowCore.told_by(each).shift for each in first] == [0.25, 0.25, 0.0]
+    assert [output.fingerprint_note(each) for each in first] == [
+        *("", "under another fingerprint than the bundle in use", "")
+    ]
     told = {"slow_core": SlowCore(shift=0.5, pairs=20).to_json()}
     (tmp_path / "new.zip").write_text("another bundle")
     (tmp_path / "new.zip").replace(tmp_path / "p" / "0001.zip")
@@ -207,3 +217,15 @@ def test_a_graph_network_is_tried_again_where_one_answers() -> None:
         ({"corrector": {"ship": False, "method": "nnlp"}}, False),
     ):
         assert has_graph_network(told) is expected
+
+
+def test_an_imported_bundle_is_on_the_disk_before_it_is_in_the_register(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The register is flushed; after a power cut it must not name an empty bundle."""
+    flushed: list[bytes] = []
+    monkeypatch.setattr(whole_file, "_flush", lambda path: flushed.append(path.read_bytes()))
+    monkeypatch.setattr(bundle, "load_bundle", lambda _path: SimpleNamespace(platform="p"))
+    (tmp_path / "in.zip").write_text("a bundle")
+    new_bundle.take_in(tmp_path / "bundles", tmp_path / "in.zip")
+    assert b"a bundle" in flushed

@@ -39,7 +39,7 @@ class HowToPredict:
         energy: whether energies are predicted, too.
         explain: whether to tell how far each answer can be trusted.
         baselines: names of other predictors that predict, too.
-        batch: batch size where a model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shape: shapes of inputs, as `inputs.shapes` reads them.
         optimise: whether to simplify models first.
         kernels: whether the kernels of answers are wanted; those of very many networks take
