@@ -53,15 +53,6 @@ class StoredAnswers:
         """Names of known platforms: those of the store, and further ones."""
         return sorted({*self._store.platforms(), *platforms})
 
-    def nothing(self, question: Question, platforms: Sequence[str] = ()) -> Exception:
-        """The error for a question without a stored answer that forbids to measure.
-
-        Args:
-            question: the question.
-            platforms: further known platforms, beside those of the store.
-        """
-        return nothing_stored(question, self.known(platforms))
-
 
 def found_each(
     find: Callable[[Sequence[Question]], Sequence[Found | None]], questions: Sequence[Question]

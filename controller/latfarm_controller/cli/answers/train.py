@@ -127,16 +127,24 @@ def _check_networks(config: ControllerConfig, platform: str, *, nnlp: bool) -> N
 
 def _show(platform: str, since: str, entered: EnteredModel | None, *, as_json: bool) -> None:
     """Print what became of the training; None: there were no new rows."""
+    from latfarm_predictors.bundle import read_provenance
+    from latfarm_predictors.gnn.shipping import ShippingDecision
+
+    tried = None if entered is None else read_provenance(entered.path).get("corrector")
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
             told |= {"bundle": str(entered.path), **entered.to_json()}
+            told |= {} if tried is None else {"corrector": tried}
         output.json_text(told)
         return
     if entered is None:
         output.err().print(f"{platform} has no new rows since {since}, so nothing was trained")
         return
     output.err().print(f"the bundle of {platform} was written to {entered.path}")
+    decision = ShippingDecision.from_json(tried)
+    for each in decision.all if decision is not None else ():
+        output.err().print(f"{each.method}: {each.sentence}")
     if entered.scores is None:
         output.err().print(
             "no frozen set judges it: fewer than 8 networks were measured outside of the campaigns "
