@@ -87,7 +87,7 @@ class SentGraph:
         """
         try:
             return Graph.from_json(json.loads(self.content))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter where it is nested without end
             raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from latfarm_controller.api.messages import graph_from_json
 from latfarm_controller.bulk import evaluation
 from latfarm_controller.bulk.candidates import (
     BulkCandidate,
@@ -170,3 +171,14 @@ def test_unsupported_time_knows_odd_names() -> None:
     answer = Answer("n", "p", 15.0, (1.0, 2.0), 0.9, True, tuple(kernels), told)
     assert PredictedLatency.of(answer).unsupported_ms == 6.0
     assert PredictedLatency.of(replace(answer, unsupported=())).unsupported_ms == 0.0
+
+
+def test_json_that_is_nested_without_end_fails_alone(bundles_dir: Path) -> None:
+    nested = b"[" * 100_000
+    with pytest.raises(UsageError, match="graph_json is not valid JSON"):
+        graph_from_json(nested)
+    asked = [SentGraph(nested), SentGraph(network(3).dumps().encode())]
+    with Evaluation(bundles_dir, WorkerLender(1)) as here:
+        bad, good = here.start([BulkCandidate(each, PLATFORM) for each in asked])()
+    assert isinstance(bad.unread, UsageError)
+    assert isinstance(good.predicted, PredictedLatency)
