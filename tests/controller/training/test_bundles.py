@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,3 +231,16 @@ def test_an_imported_bundle_is_on_the_disk_before_it_is_in_the_register(
     (tmp_path / "in.zip").write_text("a bundle")
     new_bundle.take_in(tmp_path / "bundles", tmp_path / "in.zip")
     assert b"a bundle" in flushed
+
+
+def test_what_a_killed_training_left_is_removed(tmp_path: Path) -> None:
+    names = (".new-ab.zip", "..new-ab.zip.cd.part", "0001.zip")
+    put(tmp_path, *(f"p/{name}" for name in names), "p/.new-fresh.zip")
+    old_s = time.time() - 2 * new_bundle.LEFT_S
+    for name in names:
+        os.utime(tmp_path / "p" / name, (old_s, old_s))
+    with new_bundle.unnumbered_bundle(tmp_path, "p") as path:
+        path.write_text("a bundle")
+        assert new_bundle.numbered(path).name == "0002.zip"
+    left = {path.name for path in (tmp_path / "p").glob("*.zip*")}
+    assert left == {"0001.zip", "0002.zip", ".new-fresh.zip"}
