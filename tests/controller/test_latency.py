@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 from latfarm_controller.config import load_config
 from latfarm_controller.errors import NotMeasuredError, StoreBusyError, UsageError
-from latfarm_controller.estimates import estimate_many
 from latfarm_controller.latency import query, query_many
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.measurement import PUBLISH, SURVEY, Measurement, Outcome
-from latfarm_predictors.testing.onnx_files import write
 
 PLATFORM = "toy-sim1.0-fp32-1t"
 
@@ -143,26 +141,3 @@ def test_a_hit_loads_neither_ray_nor_runtimes(home: Path) -> None:
     )
     assert done.stdout.strip() == "[]"
     assert home.exists()
-
-
-@pytest.mark.usefixtures("home")
-def test_a_graph_of_another_batch_is_refused() -> None:
-    """It would be answered for its own batch, although another one is asked for."""
-    assert query(network(1), 1, PLATFORM).latency_ms == 1.0
-    with pytest.raises(UsageError, match="net1 has a batch of 1, and a Graph is taken as it is"):
-        query(network(1), 8, PLATFORM)
-    with pytest.raises(UsageError, match="build it with a batch of 8"):
-        list(estimate_many([network(1)], [PLATFORM], batch_size=8))
-
-
-@pytest.mark.usefixtures("home")
-def test_an_unanswered_question_tells_the_name_of_the_model(tmp_path: Path) -> None:
-    """Networks are not kept where no board is asked, and still no hash is told."""
-    write(network(9), tmp_path / "nine.onnx")
-    models: list[Graph | Path] = [network(8), tmp_path / "nine.onnx", network(1)]
-    found = list(query_many(models, [PLATFORM], measure=False))
-    assert [str(each.error).split(" was not")[0] for each in found[:2]] == [
-        "net8",
-        str(tmp_path / "nine.onnx"),
-    ]
-    assert found[2].hit

@@ -14,7 +14,7 @@ from latfarm_controller.bulk.open_bundles import OpenBundles
 from latfarm_controller.cli.shell import output
 from latfarm_controller.errors import StoreError, UsageError
 from latfarm_controller.training import bundle_notes, bundles, new_bundle
-from latfarm_controller.training.model_register import ModelRegister
+from latfarm_controller.training.model_register import ModelRegister, read_register
 from latfarm_controller.training.training import has_graph_network
 from latfarm_predictors import bundle, whole_file
 from latfarm_predictors.errors import BundleError
@@ -134,7 +134,7 @@ def test_a_bundle_in_use_is_found_by_its_own_folder_alone(
     for name in ("p", "q"):
         put(tmp_path, f"{name}/0001.zip")
     looked: list[str] = []
-    read = bundles.read_register
+    read = read_register
 
     def counted(folder: Path) -> ModelRegister:
         looked.append(folder.name)

@@ -190,8 +190,8 @@ def test_a_network_that_no_board_could_run_fails_alone(
     latfarm: Latfarm, bundled: None, models: Path
 ) -> None:
     builder = GraphBuilder("giant")
-    x = builder.input((1, 3, 2**22, 2**22))
-    write(builder.build([builder.conv(x, 2**24, 3)]), models / "giant.onnx")
+    x = builder.input((1, 3, 2**28, 2**28))
+    write(builder.build([builder.conv(x, 4, 3)]), models / "giant.onnx")
     ended = latfarm("predict", models, "-p", PLATFORMS[0], "-p", PLATFORMS[1], "--json")
     assert ended.code == 2
     assert "giant.onnx: " in squeezed(ended.err)
