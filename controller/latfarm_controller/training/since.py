@@ -97,8 +97,7 @@ def inputs_since(
 ) -> TrainingInputs | None:
     """What a further training needs; None if there are no new rows.
 
-    A model that was trained with networks of other farms is trained further with those of the same
-    sources.
+    Networks of other farms are those of the sources that the parent was trained with.
 
     Args:
         store: holds the measurements.
@@ -107,9 +106,8 @@ def inputs_since(
         since: the parent, and from when on rows are new.
 
     Raises:
-        UsageError: the parent's measurements, or those of a source that it was trained with, are
-            not in this store; or it does not tell on which rows it was trained and no time is
-            given.
+        UsageError: the parent's measurements, or those of its sources, are not in this store, or it
+            does not tell on which rows it was trained and no time is given.
         BundleError: the parent's bundle is damaged.
         StoreError: the measurements cannot be read.
     """
@@ -127,8 +125,7 @@ def inputs_since(
     chosen = None if basis == own else basis
     data = gather(store, platform, chain[0], chosen, rows)
     sources = sources_of(told)
-    theirs = foreign_beside(store, data, sources, rows.barred)
-    seen = _Seen(data, theirs, chosen, rows)
+    seen = _Seen(data, foreign_beside(store, data, sources, rows.barred), chosen, rows)
     changes = _changes(store, seen, since, DataRevision.told_by(told))
     if not changes:
         return None
@@ -154,7 +151,7 @@ def inputs_since(
         parent,
         told.get("insight", {}).get("trial", {}),
         "" if frozen is None else frozen.name,
-        theirs,
+        seen.theirs,
     )
 
 
