@@ -27,8 +27,8 @@ from typing import Generic, TypeVar
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
 
-from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd, named, neither
-from latfarm_controller.app.question import Found, Question
+from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd, neither
+from latfarm_controller.app.question import Found, Question, named
 from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, NetworkFile
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import WorkerLender, worker_count
@@ -41,12 +41,14 @@ from latfarm_controller.errors import (
     UsageError,
 )
 from latfarm_controller.latency import (
+    MOST_TOGETHER,
     TOGETHER,
     LatencyDatabase,
     Model,
     QueryOptions,
     answer_of,
     question_about,
+    read,
     with_options,
 )
 
@@ -106,13 +108,13 @@ def estimate_many(
     Args:
         models: ONNX files or Graphs.
         platform_names: each network is asked about on each of them.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         coverage: share of cases in which the latency shall lie in the interval.
         predict: whether to predict what the store does not know.
         options: which stored answers will do; they must not ask a board.
 
     Raises:
-        UsageError: the options ask a board.
+        UsageError: the options ask a board, or a Graph has another batch size.
     """
     if options.measure:
         raise UsageError("an estimate asks no board; use query_many to measure")
@@ -131,7 +133,8 @@ def _asked(
 ) -> Iterator[tuple[tuple[str, str], AskedModel]]:
     """Each model on each platform, with its name and that of the platform."""
     for model in models:
-        source = model if isinstance(model, Graph) else NetworkFile(str(model), batch_size)
+        is_graph = isinstance(model, Graph)
+        source = read(model, batch_size) if is_graph else NetworkFile(str(model), batch_size)
         name = model.name if isinstance(model, Graph) else str(model)
         for platform in platforms:
             yield (name, platform), AskedModel(source, platform)
@@ -230,17 +233,24 @@ class Estimator:
     ) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
         """The ends that the store and the bundles of this home tell.
 
-        While the ends of a batch are told, workers are busy with the next one.
+        While the ends of a batch are told, workers are busy with the next one. The store is opened
+        for more and more candidates at a time, because its index is made each time.
         """
         lender = WorkerLender(worker_count(self._config.prediction_workers))
         with Evaluation(self._config.bundles_dir, lender) as evaluation:
             before: _Batch[Tag] | None = None
-            while batch := self._batch(evaluation, asked):
+            waiting: list[_Evaluated[Tag]] = []  # for the store, which is asked about many at once
+            most = 1
+            while True:
+                batch = self._batch(evaluation, asked)
                 if before is not None:
-                    yield from self._told(before)
+                    waiting += before.ends()
+                if waiting and (batch is None or len(waiting) >= most):
+                    yield from self._told(waiting)
+                    waiting, most = [], min(max(2 * most, TOGETHER), MOST_TOGETHER)
+                if batch is None:
+                    return
                 before = batch
-            if before is not None:
-                yield from self._told(before)
 
     def _batch(
         self, evaluation: Evaluation, asked: Iterator[tuple[Tag, AskedModel]]
@@ -257,22 +267,23 @@ class Estimator:
         begun = evaluation.start(candidates)
         return _Batch([(tag, model.platform) for tag, model in taken], begun)
 
-    def _told(self, batch: _Batch[Tag]) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
-        """How the models of a batch end."""
-        evaluated = batch.evaluated()
+    def _told(
+        self, evaluated: Sequence[_Evaluated[Tag]]
+    ) -> Iterator[tuple[Tag, Question | None, EstimateEnd]]:
+        """How models end that were read, hashed and predicted."""
         questions = [
-            with_options(Question(platform, *each.hashes), self._choice.options)
-            for (_, platform), each in zip(batch.asked, evaluated, strict=True)
+            with_options(Question(one.platform, *one.end.hashes), self._choice.options)
+            for one in evaluated
         ]
-        readable = [place for place, each in enumerate(evaluated) if each.unread is None]
+        readable = [place for place, one in enumerate(evaluated) if one.end.unread is None]
         stored = dict(self._database.ask([questions[place] for place in readable]))
         found = {place: stored[index] for index, place in enumerate(readable)}
-        for place, ((tag, _), each) in enumerate(zip(batch.asked, evaluated, strict=True)):
-            if each.unread is not None:
-                yield tag, None, each.unread
+        for place, one in enumerate(evaluated):
+            if one.end.unread is not None:
+                yield one.tag, None, one.end.unread
             else:
-                end = _better(found[place], questions[place], each)
-                yield tag, questions[place], end
+                end = _better(found[place], questions[place], one.end)
+                yield one.tag, questions[place], end
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +297,26 @@ class _Batch(Generic[Tag]):
 
     asked: list[tuple[Tag, str]]
     evaluated: Callable[[], list[CandidateEnd]]
+
+    def ends(self) -> list[_Evaluated[Tag]]:
+        """What became of the models, once that is known. Their networks are not kept."""
+        pairs = zip(self.asked, self.evaluated(), strict=True)
+        return [_Evaluated(tag, platform, end) for (tag, platform), end in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated(Generic[Tag]):
+    """A model that was read, hashed and predicted, but not yet looked up in the store.
+
+    Attributes:
+        tag: the caller's tag.
+        platform: the platform that is asked about.
+        end: what became of it.
+    """
+
+    tag: Tag
+    platform: str
+    end: CandidateEnd
 
 
 def _question(model: AskedModel, options: QueryOptions) -> Question | Exception:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,10 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import SlowCore
 
-from latfarm_controller.app.question import ANY_ANSWER, Found, Question
+from latfarm_controller.app.question import ANY_ANSWER, Found, Question, named
 from latfarm_controller.app.question import QueryOptions as QueryOptions
 from latfarm_controller.config import ControllerConfig, load_config
-from latfarm_controller.errors import ControllerError
+from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.platform_name import as_asked
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from latfarm_controller.api.client import ControllerClient
     from latfarm_controller.api.connect import Guard
     from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
+    from latfarm_controller.bulk.open_bundles import OpenBundles
 
 INDEXED_QUESTIONS = 100
 """From this number of questions on, an index of the store is worth its making."""
@@ -47,6 +49,10 @@ TOGETHER = 500
 """Number of candidates that are read and looked up together where no board is asked.
 
 The networks of that many take about 100 MB."""
+MOST_TOGETHER = 16 * TOGETHER
+"""Largest number of questions, without their networks, that the store is asked together."""
+MOST_OPEN = 2
+"""Largest number of bundles that stay open for `predict`; each takes up to 100 MB."""
 Model = Graph | str | Path
 """A network: as a Graph, or the path of an ONNX or TFLite file."""
 
@@ -88,7 +94,7 @@ def query(
 
     Args:
         model_path: an ONNX file, or a Graph.
-        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        batch_size: batch size in the place of that of the file; 0: as the model has it.
         platform_name: the platform, such as `local-onnxruntime1.31-fp32-1t`.
         options: fields of `QueryOptions`.
 
@@ -119,7 +125,7 @@ def query_many(
     Args:
         models: ONNX files or Graphs.
         platform_names: each network is asked about on each of them.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         options: fields of `QueryOptions`.
     """
     asked = QueryOptions(**options)
@@ -134,7 +140,7 @@ def predict(
 
     Args:
         model_path: an ONNX file, or a Graph.
-        batch_size: batch size for a model that leaves it open; 0: as the model has it.
+        batch_size: batch size in the place of that of the file; 0: as the model has it.
         platform_name: the platform; it may be left out if only one has a bundle.
         coverage: share of cases in which the latency shall lie in the interval.
 
@@ -142,11 +148,19 @@ def predict(
         UsageError: the platform has no bundle.
         ModelFileError: the file is not a usable model.
     """
-    from latfarm_controller.training.bundles import open_bundle
+    from latfarm_controller.training.bundles import choose
 
-    predictor = open_bundle(load_config().bundles_dir, platform_name)
+    predictor = _open_bundles().get(choose(load_config().bundles_dir, platform_name))
     graph = as_asked(read(model_path, batch_size), predictor.platform)
     return predictor.predict(graph, coverage)
+
+
+@lru_cache(maxsize=1)
+def _open_bundles() -> OpenBundles:
+    """The bundles that stay open for single predictions of this process."""
+    from latfarm_controller.bulk.open_bundles import OpenBundles
+
+    return OpenBundles(MOST_OPEN)
 
 
 def read(model: Model, batch_size: int = 0) -> Graph:
@@ -154,8 +168,17 @@ def read(model: Model, batch_size: int = 0) -> Graph:
 
     Raises:
         ModelFileError: the file is not a usable model.
+        UsageError: a Graph has another batch size than the one that is asked for.
     """
     if isinstance(model, Graph):
+        shapes = [model.type_of(name).shape for name in model.inputs]
+        own = sorted({shape[0] for shape in shapes if shape})
+        if batch_size and own and own != [batch_size]:
+            told = " and ".join(map(str, own))
+            raise UsageError(
+                f"the graph {model.name} has a batch of {told}, and a Graph is taken as it is; "
+                f"build it with a batch of {batch_size}, or leave out batch_size"
+            )
         return model
     from latfarm_predictors.frontends.model_file import read_model
 
@@ -203,10 +226,13 @@ class LatencyDatabase:
     ) -> Iterator[LatencyAnswer]:
         """The latencies of networks on platforms, each as soon as it is there.
 
-        Where no board is asked, only `TOGETHER` networks are held at a time.
+        Where no board is asked, no network is kept once it is hashed, and the store is asked about
+        more and more of them at a time, at most `MOST_TOGETHER`.
         """
         asked = asked_of(models, platforms, batch_size, options)
-        while batch := list(islice(asked, None if options.measure else TOGETHER)):
+        most = TOGETHER
+        while batch := list(islice(asked, None if options.measure else most)):
+            most = min(2 * most, MOST_TOGETHER)
             names: list[str] = []
             questions: list[Question] = []
             for name, platform, question in batch:
@@ -216,7 +242,9 @@ class LatencyDatabase:
                 names.append(name)
                 questions.append(question)
             for place, end in self.ask(questions):
-                yield answer_of(names[place], questions[place], end)
+                question, name = questions[place], names[place]
+                told = named(end, question, name) if isinstance(end, Exception) else end
+                yield answer_of(name, question, told)
 
     def ask(self, questions: Sequence[Question]) -> Iterator[tuple[int, Found | Exception]]:
         """The ends of questions, each with the position of its question, as they come."""
@@ -271,7 +299,7 @@ class LatencyDatabase:
 
     def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
         """What the store of this home answers by itself, or refuses, by position."""
-        from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
+        from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
         from latfarm_controller.store.duckdb import DuckDBStore
         from latfarm_controller.store.lock import StoreLock
         from latfarm_controller.training.bundle_notes import NewestNotes
@@ -296,7 +324,7 @@ class LatencyDatabase:
             answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
             asked = [questions[place] for place in sound]
             platforms: list[str] | None = None
-            for place, found in zip(sound, answers.find(asked), strict=True):
+            for place, found in zip(sound, found_each(answers.find, asked), strict=True):
                 if found is not None:
                     ended[place] = found
                 elif not questions[place].measure:
@@ -316,18 +344,20 @@ def asked_of(
     Args:
         models: ONNX files or Graphs.
         platforms: names of platforms.
-        batch_size: batch size for models that leave it open; 0: as the models have it.
+        batch_size: batch size in the place of that of the files; 0: as the models have it.
         options: which answers will do.
     """
     for model in models:
         name = model.name if isinstance(model, Graph) else str(model)
         try:
             graph = read(model, batch_size)
-        except (PredictorsError, OSError) as error:
+        except (ControllerError, PredictorsError, OSError) as error:
             yield from ((name, platform, error) for platform in platforms)
             continue
         for platform in platforms:
-            yield name, platform, question_about(graph, platform, options)
+            question = question_about(graph, platform, options)
+            # Only a board needs the network itself.
+            yield name, platform, question if options.measure else replace(question, graph=None)
 
 
 def question_about(graph: Graph, platform: str, options: QueryOptions) -> Question:

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_controller.app.question import Question
 from latfarm_controller.errors import NotMeasuredError, UsageError
 from latfarm_controller.estimates import MEASURED, PREDICTED, estimate_many
-from latfarm_controller.latency import TOGETHER, QueryOptions, query_many
+from latfarm_controller.latency import (
+    TOGETHER,
+    LatencyDatabase,
+    QueryOptions,
+    query,
+    query_many,
+)
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.predict.answer import Answer, KernelAnswer
@@ -198,3 +205,49 @@ def test_the_command_compares_models_and_platforms(run: Run, models: Path) -> No
     code, told = run("compare", models, "-p", PLATFORM, "--no-predict", "--json")
     assert code == 1
     assert len(told["latencies"]) == 1
+
+
+@pytest.mark.usefixtures("home", "bundle")
+def test_the_store_is_opened_for_many_candidates_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it is opened for many questions, an index of all rows is made."""
+    opened: list[int] = []
+
+    def counted(database: LatencyDatabase, questions: Sequence[Question]) -> Any:
+        opened.append(len(questions))
+        return stored(database, questions)
+
+    stored = LatencyDatabase._stored
+    monkeypatch.setattr(LatencyDatabase, "_stored", counted)
+    candidates = [network(number % 600 + 1) for number in range(4 * TOGETHER)]
+    found = list(estimate_many(candidates, [PLATFORM]))
+    assert [each.model for each in found] == [each.name for each in candidates]
+    assert sum(opened) == len(candidates)
+    assert len(opened) == 3
+    opened.clear()
+    assert len(list(query_many(candidates, [PLATFORM], measure=False))) == len(candidates)
+    assert len(opened) == 3
+
+
+@pytest.mark.usefixtures("home")
+def test_a_graph_of_another_batch_is_refused() -> None:
+    """It would be answered for its own batch, although another one is asked for."""
+    assert query(network(1), 1, PLATFORM).latency_ms == 1.0
+    with pytest.raises(UsageError, match="net1 has a batch of 1, and a Graph is taken as it is"):
+        query(network(1), 8, PLATFORM)
+    with pytest.raises(UsageError, match="build it with a batch of 8"):
+        list(estimate_many([network(1)], [PLATFORM], batch_size=8))
+
+
+@pytest.mark.usefixtures("home")
+def test_an_unanswered_question_tells_the_name_of_the_model(tmp_path: Path) -> None:
+    """Networks are not kept where no board is asked, and still no hash is told."""
+    write(network(9), tmp_path / "nine.onnx")
+    models: list[Graph | Path] = [network(8), tmp_path / "nine.onnx", network(1)]
+    found = list(query_many(models, [PLATFORM], measure=False))
+    assert [str(each.error).split(" was not")[0] for each in found[:2]] == [
+        "net8",
+        str(tmp_path / "nine.onnx"),
+    ]
+    assert found[2].hit

@@ -32,8 +32,18 @@ MOST_OPEN = 2 * MOST_TOGETHER
 """How many candidates of a client may wait for their end, so that the service is never idle."""
 
 
+MOST_AT_ONCE = 3
+"""How many streams are worked on at the same time; the others take turns with them.
+
+Each of them holds a thread for seconds. The event loop has few threads more than there are cores,
+and questions about single networks need them."""
+
+
 async def answer(
-    requests: AsyncIterator[Any], estimating: Estimating, predicted: Callable[[str], None]
+    requests: AsyncIterator[Any],
+    estimating: Estimating,
+    predicted: Callable[[str], None],
+    turns: asyncio.Semaphore,
 ) -> AsyncGenerator[Any, None]:
     """The messages that answer a stream of requests.
 
@@ -41,12 +51,14 @@ async def answer(
         requests: messages `EstimateRequest`.
         estimating: answers them, in a thread; it is closed at the end.
         predicted: is told the platform of each prediction.
+        turns: what all streams of the service share; it lets `MOST_AT_ONCE` of them work.
     """
     arrivals = _Arrivals(requests)
     reader = asyncio.create_task(arrivals.read())
     try:
         while messages := await arrivals.take():
-            told, platforms = await asyncio.to_thread(_answered, messages, estimating)
+            async with turns:
+                told, platforms = await asyncio.to_thread(_answered, messages, estimating)
             for platform in platforms:
                 predicted(platform)
             yield told

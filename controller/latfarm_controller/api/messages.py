@@ -225,7 +225,7 @@ def graph_from_json(data: bytes) -> Graph:
     """
     try:
         return Graph.from_json(json.loads(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter where it is nested without end
         raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
 
 

@@ -88,6 +88,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         self._controller = controller
         self._audit = audit
         self.user_of = user_of
+        self._estimate_turns = asyncio.Semaphore(estimate_stream.MOST_AT_ONCE)
 
     def _note(self, action: str, subject: str, **details: Any) -> None:
         """Tell the audit log what the caller has done."""
@@ -207,7 +208,10 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         """Answer candidates from the store, and predict the rest; one that fails ends alone."""
         _note_caller(self.user_of, context)
         told = estimate_stream.answer(
-            requests, self._controller.estimating(), self._controller.predicted
+            requests,
+            self._controller.estimating(),
+            self._controller.predicted,
+            self._estimate_turns,
         )
         try:
             async with aclosing(told):

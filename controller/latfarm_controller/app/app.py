@@ -28,6 +28,7 @@ from latfarm_controller.app.unused_boards import UnusedBoards
 from latfarm_controller.audit import unix_user
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import IDLE_S, WorkerLender, worker_count
+from latfarm_controller.bulk.open_bundles import OpenBundles
 from latfarm_controller.config import ControllerConfig
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.farm import Farm
@@ -44,6 +45,8 @@ from latfarm_controller.training import bundles
 from latfarm_controller.training.bundle_notes import NewestNotes
 from latfarm_controller.training.fit_child import NICENESS
 
+MOST_OPEN = 2
+"""Largest number of bundles that stay open for single predictions; each takes up to 100 MB."""
 UNREACHABLE = "unreachable"
 """State of a board whose agent does not answer."""
 
@@ -75,6 +78,7 @@ class Controller:
         cares: bool = False,
     ) -> None:
         self._bundles_dir = config.bundles_dir
+        self._open_bundles = OpenBundles(MOST_OPEN)
         self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet
@@ -155,7 +159,7 @@ class Controller:
         """
 
         def answer() -> tuple[Answer, EnergyAnswer | None]:
-            predictor = bundles.open_bundle(self._bundles_dir, platform)
+            predictor = self._open_bundles.get(bundles.choose(self._bundles_dir, platform))
             costs = predictor.predict_energy(graph, coverage) if energy else None
             return predictor.predict(graph, coverage), costs
 

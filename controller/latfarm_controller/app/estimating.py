@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question
-from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
+from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question, named
+from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
 from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, SentGraph
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
@@ -55,13 +55,6 @@ def neither(missed: Exception, no_bundle: Exception) -> Exception:
         f"{text}, and no bundle of the platform predicts it; make one with latfarm characterize, "
         "or see latfarm probes"
     )
-
-
-def named(missed: Exception, question: Question, name: str) -> Exception:
-    """An error of the store that tells the name of a network in the place of its hash."""
-    if not name or not isinstance(missed, NotMeasuredError):
-        return missed
-    return NotMeasuredError(str(missed).replace(question.graph_hash, name, 1))
 
 
 class Estimating:
@@ -132,7 +125,8 @@ class Estimating:
                 graph_hash, network_hash = end.hashes
                 hashed = replace(question, graph_hash=graph_hash, network_hash=network_hash)
                 now_hashed.append((each, hashed, end))
-        found = self._find([question for _, question, _ in now_hashed])
+        asked = [question for _, question, _ in now_hashed]
+        found = found_each(self._stored.find, asked)
         for (each, question, end), stored in zip(now_hashed, found, strict=True):
             known = self._predicted(question, end) if stored is None else stored
             ended.append((each.place, known))
@@ -144,20 +138,10 @@ class Estimating:
         """The stored answers of candidates whose hashes were sent; None for all others."""
         found: list[Found | Exception | None] = [None] * len(sound)
         places = [place for place, (_, question) in enumerate(sound) if _is_hashed(question)]
-        for place, end in zip(places, self._find([sound[p][1] for p in places]), strict=True):
+        known = found_each(self._stored.find, [sound[place][1] for place in places])
+        for place, end in zip(places, known, strict=True):
             found[place] = end
         return found
-
-    def _find(self, questions: Sequence[Question]) -> Sequence[Found | Exception | None]:
-        """The stored answers; a damaged row is the end of its candidate alone."""
-        if not questions:
-            return []
-        try:
-            return self._stored.find(questions)
-        except ALONE as error:
-            if len(questions) == 1:
-                return [error]
-        return [found for each in questions for found in self._find([each])]
 
     def _predicted(self, question: Question, end: CandidateEnd) -> EstimateEnd:
         """How a candidate ends that the store does not know."""

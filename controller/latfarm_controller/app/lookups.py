@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from latfarm_controller.app.question import ALONE, Found, Question
-from latfarm_controller.app.stored_answers import StoredAnswers
+from latfarm_controller.app.question import Found, Question
+from latfarm_controller.app.stored_answers import StoredAnswers, found_each
 
 MOST_TOGETHER = 256
 """The largest number of questions that are looked up together."""
@@ -51,20 +51,15 @@ class Lookups:
     async def _answer(self, together: list[_Waiting]) -> None:
         try:
             questions = [question for question, _ in together]
-            found = await asyncio.to_thread(self._stored.find, questions)
-        except ALONE as error:
-            if len(together) > 1:  # a damaged row fails alone
-                for each in together:
-                    await self._answer([each])
-                return
-            _, answer = together[0]
-            if not answer.done():
-                answer.set_exception(error)
-            return
+            found = await asyncio.to_thread(found_each, self._stored.find, questions)
         except BaseException:
             for _, answer in together:
                 answer.cancel()
             raise
         for (_, answer), known in zip(together, found, strict=True):
-            if not answer.done():  # its caller may have left
+            if answer.done():  # its caller may have left
+                continue
+            if isinstance(known, Exception):
+                answer.set_exception(known)
+            else:
                 answer.set_result(known)

@@ -20,7 +20,7 @@ from latfarm_predictors.measurement import (
     Settings,
 )
 
-from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.errors import ControllerError, NotMeasuredError, UsageError
 from latfarm_controller.store.base import FOREIGN
 
 TIERS = ("", "survey", "publish")
@@ -155,3 +155,10 @@ Ended = Found | GraphNeeded | Exception
 """The end of one question among many; an error is the end of that question alone."""
 ALONE = (ControllerError, PredictorsError, OSError)
 """Errors that end one question among many, and not the others."""
+
+
+def named(missed: Exception, question: Question, name: str) -> Exception:
+    """An error of the store that tells the name of a network in the place of its hash."""
+    if not (name and question.graph_hash) or not isinstance(missed, NotMeasuredError):
+        return missed
+    return NotMeasuredError(str(missed).replace(question.graph_hash, name, 1))

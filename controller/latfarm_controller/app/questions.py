@@ -11,7 +11,7 @@ from dataclasses import replace
 from latfarm_controller.app.lookups import Lookups
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.app.question import ALONE, Ended, Event, Found, GraphNeeded, Question
-from latfarm_controller.app.stored_answers import StoredAnswers
+from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
 from latfarm_controller.campaigns.query import QueryCampaign
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.driver import Driver
@@ -105,12 +105,16 @@ class Questions:
                     asked.append((place, question))
                 except ALONE as error:
                     ended.append((place, error.with_traceback(None)))
-            found = await asyncio.to_thread(self._stored.find, [q for _, q in asked])
+            wanted = [question for _, question in asked]
+            found = await asyncio.to_thread(found_each, self._stored.find, wanted)
+            refused: list[tuple[int, Question]] = []
             for (place, question), answer in zip(asked, found, strict=True):
-                if answer is None:
-                    missed.append((place, question))
-                else:
+                if answer is not None:
                     ended.append((place, answer))
+                else:
+                    (missed if question.measure else refused).append((place, question))
+            if refused:
+                ended += await asyncio.to_thread(self._not_measured, refused)
             if ended:
                 yield ended
         if missed:
@@ -147,7 +151,8 @@ class Questions:
     async def _measured(self, question: Question) -> AsyncGenerator[Event, None]:
         """Have a board answer a question that the store cannot answer."""
         if not question.measure:
-            raise await asyncio.to_thread(self._stored.nothing, question, self._platforms())
+            ((_, error),) = await asyncio.to_thread(self._not_measured, [(0, question)])
+            raise error
         network = question.network_hash or question.graph_hash
         # Whoever may use other boards gets an answer of their own.
         choice = self._pools.settled(BoardChoice(question.tags, question.user))
@@ -168,6 +173,11 @@ class Questions:
             name = question.graph.name if question.graph is not None else question.graph_hash
             yield f"{name} is being measured on {question.platform}"
         yield await asyncio.shield(task)
+
+    def _not_measured(self, refused: Sequence[tuple[int, Question]]) -> list[tuple[int, Exception]]:
+        """The errors of questions that forbid to measure; platforms are looked up once for all."""
+        known = self._stored.known(self._platforms())
+        return [(place, nothing_stored(question, known)) for place, question in refused]
 
     def _check_open(self) -> None:
         if self._closing:

@@ -18,6 +18,7 @@ from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 
+from latfarm_controller.bulk.open_bundles import OpenBundles
 from latfarm_controller.bulk.predictions import (
     DEFAULT_COVERAGE,
     PredictedLatency,
@@ -26,7 +27,6 @@ from latfarm_controller.bulk.predictions import (
 from latfarm_controller.bulk.worker import portable
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.platform_name import as_asked
-from latfarm_controller.training import bundles
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -44,7 +44,7 @@ class NetworkFile:
 
     Attributes:
         path: the file.
-        batch: batch size where the model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shapes: shapes of inputs, as pairs of a name and a shape.
         optimise: whether to simplify the model first.
     """
@@ -87,7 +87,7 @@ class SentGraph:
         """
         try:
             return Graph.from_json(json.loads(self.content))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter where it is nested without end
             raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
 
 
@@ -206,25 +206,9 @@ def _portable(end: CandidateEnd) -> CandidateEnd:
     return end if end.unread is None else replace(end, unread=portable(end.unread))
 
 
-_kept: dict[tuple[str, int, int], PlatformPredictor | Exception] = {}  # of this worker, newest last
+_open_bundles = OpenBundles(MOST_KEPT)  # those of this worker
 
 
 def _opened(path: Path | Exception) -> PlatformPredictor | Exception:
-    """The predictor of a bundle, or why there is none; that of a replaced file is another one."""
-    if isinstance(path, Exception):
-        return path
-    try:
-        state = path.stat()
-    except OSError as error:
-        return UsageError(f"the bundle {path} cannot be read: {error.strerror}")
-    key = str(path), state.st_ino, state.st_mtime_ns
-    found = _kept.pop(key, None)
-    if found is None:
-        try:
-            found = bundles.load(path)
-        except (ControllerError, PredictorsError) as error:
-            found = error
-    _kept[key] = found
-    while len(_kept) > MOST_KEPT:
-        del _kept[next(iter(_kept))]
-    return found
+    """The predictor of a bundle, or why there is none."""
+    return path if isinstance(path, Exception) else _open_bundles.told(path)

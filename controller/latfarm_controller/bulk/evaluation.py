@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -44,6 +45,8 @@ class Evaluation:
         self._paths: dict[str, Path | Exception] = {}
         self._pool: WorkerPool | None = None
         self._seen = 0
+        self._lock = threading.Lock()  # of the pool: whoever closes may do so in another thread
+        self._closed = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Evaluation:
@@ -53,9 +56,11 @@ class Evaluation:
         self.close()
 
     def close(self) -> None:
-        """Give the workers back. May be called twice."""
-        self._pool = None
-        self._stack.close()
+        """Give the workers back, for good. May be called twice, and in any thread."""
+        with self._lock:
+            self._closed = True
+            self._pool = None
+            self._stack.close()
 
     def start(self, candidates: Sequence[BulkCandidate]) -> Callable[[], list[CandidateEnd]]:
         """Begin to work on candidates.
@@ -65,6 +70,9 @@ class Evaluation:
         Returns:
             Waits for what becomes of the candidates, and returns it in their order. It raises
             `ControllerError` where workers cannot work.
+
+        Raises:
+            ControllerError: this was closed, because the caller has left.
         """
         self._seen += len(candidates)
         pool = self._workers()
@@ -81,9 +89,12 @@ class Evaluation:
 
     def _workers(self) -> WorkerPool | None:
         """The workers, once there are enough candidates for them."""
-        if self._pool is None and self._lender.workers > 1 and self._seen >= WORTH_WORKERS:
-            self._pool = self._stack.enter_context(self._lender.lent())
-        return self._pool
+        with self._lock:
+            if self._closed:  # workers that are borrowed now would never be given back
+                raise ControllerError("the candidates are not needed any more: their caller left")
+            if self._pool is None and self._lender.workers > 1 and self._seen >= WORTH_WORKERS:
+                self._pool = self._stack.enter_context(self._lender.lent())
+            return self._pool
 
     def _path(self, platform: str) -> Path | Exception:
         """The bundle in use of a platform, as it was when it was first asked for, or why not."""

@@ -93,7 +93,9 @@ class WorkerLender:
                 self._timer.daemon = True
                 self._timer.start()
                 return
-        self.close()
+            pool, self._pool = self._pool, None  # the next borrower gets another one
+        if pool is not None:
+            pool.close()
 
     def _close_if_idle(self) -> None:
         """End the workers unless somebody has borrowed them meanwhile."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from latfarm_predictors.predict.answer import Answer
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
+_OP = re.compile(r" \(\w*\): ")
+"""What follows the name of a node in a text of `Answer.unsupported`: its op."""
 DEFAULT_COVERAGE = 0.9
 """Coverage of predicted intervals where the request does not give one, as a share of cases."""
 
@@ -64,12 +67,14 @@ def _unsupported_ms(answer: Answer) -> float:
     """Predicted time of the kernels that begin with an unsupported node, in milliseconds."""
     if not answer.unsupported:
         return 0.0
-    starts = {text.split(" (", 1)[0] for text in answer.unsupported}
-    return sum(
-        kernel.latency_ms
-        for kernel in answer.kernels
-        if (kernel.nodes[0] if kernel.nodes else kernel.type) in starts
-    )
+    texts = iter(answer.unsupported)  # in the order of the kernels
+    text, total_ms = next(texts), 0.0
+    for kernel in answer.kernels:
+        start = kernel.nodes[0] if kernel.nodes else kernel.type
+        if text.startswith(start) and _OP.match(text, len(start)):
+            total_ms += kernel.latency_ms
+            text = next(texts, "")
+    return total_ms
 
 
 class Predictors:

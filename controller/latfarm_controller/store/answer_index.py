@@ -92,7 +92,8 @@ def mark(text: str) -> int:
     """The 64 bits that stand for a hash: its first 16 hex digits; of another text, its digest."""
     if len(text) == HASH_DIGITS:
         try:
-            if text.isascii() and text == text.lower():
+            # int() also takes signs and underscores, and a negative number is no mark.
+            if text.isascii() and text.isalnum() and text == text.lower():
                 return int(text[:MARK_DIGITS], 16)
         except ValueError:
             pass

@@ -18,26 +18,39 @@ from latfarm_predictors.slow_core import SlowCore
 
 from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.training import bundles
+from latfarm_controller.training.bundles import FileState, file_state
 
+OTHER_FINGERPRINT = "bundle_fingerprint"
+"""Condition: the fingerprint of the bundle in use, where the measurement has another one. Then the
+platform was set up in another way, and both need not agree."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class BundleNotes:
-    """What one bundle says about measurements of its platform."""
+    """What one bundle says about measurements of its platform.
+
+    Attributes:
+        slow_core: how much the platform feels a slow core.
+        host_noise: what is usual on the host that the bundle was made on.
+        fingerprint: of the measurements that the bundle was made from; empty if it tells none.
+    """
 
     slow_core: SlowCore = field(default_factory=SlowCore)
     host_noise: HostNoise = field(default_factory=HostNoise)
+    fingerprint: str = ""
 
     def noted(self, measurement: Measurement) -> Measurement:
         """The measurement with these notes among its conditions."""
         settled = self.slow_core.settled(measurement)
         told = self.host_noise.noted(settled).conditions
+        if self.fingerprint and measurement.fingerprint not in ("", self.fingerprint):
+            told = {**told, OTHER_FINGERPRINT: self.fingerprint}
         return self.slow_core.noted(measurement, told)
 
 
 class NewestNotes:
-    """The notes of the bundles in use. A bundle is read once, when it is first needed.
+    """The notes of the bundles in use. A bundle is read once, and again if its file is replaced.
 
     Several threads may use it: at worst a bundle is read twice.
 
@@ -47,21 +60,30 @@ class NewestNotes:
 
     def __init__(self, bundles_dir: Path) -> None:
         self._bundles_dir = bundles_dir
-        self._read: dict[Path, BundleNotes] = {}
+        self._read: dict[Path, tuple[FileState, BundleNotes]] = {}
 
     def noted(self, measurements: Iterable[Measurement]) -> list[Measurement]:
         """The measurements, each with the notes of its platform's bundle in use."""
-        in_use = bundles.promoted(self._bundles_dir)
+        notes: dict[str, BundleNotes | None] = {}
         found = []
         for measurement in measurements:
-            path = in_use.get(measurement.platform)
-            found.append(measurement if path is None else self._notes(path).noted(measurement))
+            platform = measurement.platform
+            if platform not in notes:
+                notes[platform] = self._of_platform(platform)
+            said = notes[platform]
+            found.append(measurement if said is None else said.noted(measurement))
         return found
 
-    def _notes(self, path: Path) -> BundleNotes:
-        if path not in self._read:
-            self._read[path] = _read(path)
-        return self._read[path]
+    def _of_platform(self, platform: str) -> BundleNotes | None:
+        """What the bundle in use of a platform says; None if it has none."""
+        path = bundles.promoted_of(self._bundles_dir, platform)
+        state = None if path is None else file_state(path)
+        if path is None or state is None:
+            return None
+        known = self._read.get(path)
+        if known is None or known[0] != state:
+            known = self._read[path] = state, _read(path)
+        return known[1]
 
 
 def _read(path: Path) -> BundleNotes:
@@ -70,7 +92,9 @@ def _read(path: Path) -> BundleNotes:
     try:
         told = read_provenance(path)
         return BundleNotes(
-            SlowCore.from_json(told.get("slow_core")), HostNoise.from_json(told.get("host_noise"))
+            SlowCore.from_json(told.get("slow_core")),
+            HostNoise.from_json(told.get("host_noise")),
+            str(told.get("fingerprint", "")),
         )
     except (BundleError, OSError, KeyError, TypeError, ValueError) as error:
         _log.warning("%s is not used to judge measurements: %s", path, error)

@@ -41,6 +41,18 @@ FITTED = ".fitted"
 
 _log = logging.getLogger(__name__)
 
+FileState = tuple[int, int, int]
+"""What tells a file from one that took its place: inode, time of the last change, size."""
+
+
+def file_state(path: Path) -> FileState | None:
+    """The state of a file; None if there is none, or it cannot be looked at."""
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_ino, told.st_mtime_ns, told.st_size
+
 
 def own_folder() -> Path:
     """The folder of all bundles of this process's home.
@@ -70,16 +82,26 @@ def promoted(bundles_dir: Path) -> dict[str, Path]:
 
     A platform whose register cannot be read is left out with a warning.
     """
-    found = {}
-    for platform, path in newest(bundles_dir).items():
-        try:
-            number = read_register(path.parent).promoted
-        except StoreError as error:
+    used = {platform: promoted_of(bundles_dir, platform) for platform in newest(bundles_dir)}
+    return {platform: path for platform, path in used.items() if path is not None}
+
+
+def promoted_of(bundles_dir: Path, platform: str) -> Path | None:
+    """The bundle in use of one platform; the folders of others are not looked at.
+
+    Returns:
+        None if it has no bundle, or, with a warning, if its register cannot be read.
+    """
+    if not platform or platform.startswith(".") or Path(platform).name != platform:
+        return None  # such a name is a path
+    folder = bundles_dir / platform
+    try:
+        number = read_register(folder).promoted
+    except StoreError as error:
+        if numbers_in(folder):
             _log.warning("no bundle of %s is used: %s", platform, error)
-            continue
-        if number:
-            found[platform] = path.with_name(f"{number}{SUFFIX}")
-    return found
+        return None
+    return folder / f"{number}{SUFFIX}" if number else None
 
 
 def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
@@ -95,6 +117,9 @@ def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
             several have one. The message lists what there is.
         StoreError: the register of the platform's models cannot be read.
     """
+    in_use = promoted_of(bundles_dir, platform)
+    if in_use is not None:
+        return in_use if not number else _of_number(bundles_dir, platform, number)
     found = promoted(bundles_dir)
     known = ", ".join(found) or f"none yet (latfarm predict -p {SAMPLE} needs none)"
     if not platform:
@@ -105,20 +130,18 @@ def choose(bundles_dir: Path, platform: str, number: str = "") -> Path:
             if found
             else "no platform has a bundle yet; make one with latfarm characterize -p PLATFORM"
         )
-    if platform not in found:
-        if platform in newest(bundles_dir):
-            read_register(bundles_dir / platform)  # raises the error that left it out
-        if platform == SAMPLE:
-            raise UsageError(
-                "the sample bundle is a part of latfarm, which latfarm predict alone reads; "
-                f"platforms with a bundle: {known}"
-            )
+    if platform in newest(bundles_dir):
+        read_register(bundles_dir / platform)  # raises the error that left it out
+    if platform == SAMPLE:
         raise UsageError(
-            f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
-            f"{hint(platform, (*found, SAMPLE))}; latfarm platforms lists those of boards, and "
-            "latfarm characterize makes a bundle of one of them"
+            "the sample bundle is a part of latfarm, which latfarm predict alone reads; "
+            f"platforms with a bundle: {known}"
         )
-    return found[platform] if not number else _of_number(bundles_dir, platform, number)
+    raise UsageError(
+        f"there is no bundle for platform {platform!r}; platforms with a bundle: {known}"
+        f"{hint(platform, (*found, SAMPLE))}; latfarm platforms lists those of boards, and "
+        "latfarm characterize makes a bundle of one of them"
+    )
 
 
 def _of_number(bundles_dir: Path, platform: str, number: str) -> Path:

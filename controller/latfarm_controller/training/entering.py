@@ -203,7 +203,7 @@ def _with_scores(
     register: ModelRegister, folder: Path, number: str, frozen: FrozenSet | None
 ) -> ModelRegister:
     """The register with the scores of a model by the present frozen set."""
-    model = register.models[number]
+    model = register.model(number)
     if frozen is None or model.scores.get("frozen_set") == frozen.name:
         return register
     scores = _judged(frozen, folder / f"{number}{SUFFIX}")

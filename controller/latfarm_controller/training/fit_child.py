@@ -74,8 +74,8 @@ def told_end(error: Exception | None) -> dict[str, Any]:
 
 def main() -> None:
     """Read a task, do it, and tell how it goes."""
-    source, sink = sys.stdin.buffer, sys.stdout
-    sys.stdout = sys.stderr  # what libraries print must not come between the lines
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print, in C too, must not come between the lines
     os.nice(NICENESS)
     task = read_task(source)
     threading.Thread(target=_leave_with, args=(source,), daemon=True).start()

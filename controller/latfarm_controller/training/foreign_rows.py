@@ -133,6 +133,27 @@ def foreign_networks(
     return ForeignNetworks(tuple(samples), told)
 
 
+def foreign_beside(
+    store: Store, data: TrainingSet, sources: Sequence[str], barred: frozenset[str]
+) -> ForeignNetworks:
+    """The networks that some sources measured on a platform and that this farm did not measure.
+
+    Args:
+        store: holds the measurements of others, each with its source.
+        data: what this farm measured.
+        sources: whose measurements are asked for.
+        barred: hashes of networks that judge models.
+
+    Raises:
+        UsageError: a source measured no network on the platform.
+        StoreError: the measurements cannot be read.
+    """
+    own = frozenset(network_hash_of(sample.graph) for sample in data.networks)
+    return foreign_networks(
+        store, data.platform, sources, slow_core=data.slow_core, barred=barred | own
+    )
+
+
 def sources_of(provenance: Mapping[str, Any]) -> tuple[str, ...]:
     """The sources of the foreign networks that a bundle was trained with, by its provenance."""
     told = provenance.get(KEY, ())

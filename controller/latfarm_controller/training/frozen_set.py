@@ -234,7 +234,7 @@ def _trusted_answers(store: Store, platform: str) -> dict[str, Measurement]:
     from another.
     """
     known: dict[str, list[Measurement]] = {}
-    for m in store.measurements(platform=platform):
+    for m in store.measurements(platform=platform, discarded=False):
         if m.ok:
             known.setdefault(m.fingerprint, []).append(m)
     found: dict[str, Measurement] = {}

@@ -138,6 +138,18 @@ class ModelRegister:
         now = self.promoted
         return tuple(n for n in reversed(stack) if n != now and n in self.models)
 
+    def model(self, number: str) -> ModelRecord:
+        """The model with a number.
+
+        Raises:
+            UsageError: there is no such model; another process may have removed it just now.
+        """
+        found = self.models.get(number)
+        if found is None:
+            known = ", ".join(self.models) or "none"
+            raise UsageError(f"there is no model {number!r}; the models here are: {known}")
+        return found
+
     def with_model(self, model: ModelRecord) -> ModelRegister:
         """The register with a model added, or with another record of a known one."""
         return replace(self, models=_ordered({**self.models, model.number: model}))
@@ -150,9 +162,7 @@ class ModelRegister:
         Raises:
             UsageError: there is no such model.
         """
-        if number not in self.models:
-            known = ", ".join(self.models) or "none"
-            raise UsageError(f"there is no model {number!r}; the models here are: {known}")
+        self.model(number)
         return self._in_use(number, RegisterChange("promote", number, "", at_s, reason, forced))
 
     def rollback(self, *, at_s: float, reason: str = "") -> ModelRegister:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from latfarm_predictors.whole_file import written_whole
@@ -21,11 +22,16 @@ from latfarm_controller.training.model_register import keep_register_locked, loc
 
 _PLATFORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 """Names of platforms that may become the name of a folder."""
+LEFT_S = 24 * 3600.0
+"""Age of an unfinished bundle, in seconds, from which on nobody writes it any more. It is written
+within seconds, once its fit has ended."""
 
 
 @contextmanager
 def unnumbered_bundle(bundles_dir: Path, platform: str) -> Iterator[Path]:
     """The path for a bundle that is being made; what lies there after the block is removed.
+
+    What processes that were killed have left there is removed, too.
 
     Args:
         bundles_dir: the folder of all bundles.
@@ -35,11 +41,20 @@ def unnumbered_bundle(bundles_dir: Path, platform: str) -> Iterator[Path]:
         UsageError: the platform's name leads to another folder.
     """
     folder = next_path(bundles_dir, platform).parent  # checks the name
+    _remove_left(folder)
     path = folder / f".new-{secrets.token_hex(8)}{SUFFIX}"
     try:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the unfinished bundles of processes that were killed."""
+    for path in folder.glob("*.new-*"):
+        with suppress(OSError):  # another process may have removed it
+            if time.time() - path.stat().st_mtime > LEFT_S:
+                path.unlink()
 
 
 def numbered(path: Path) -> Path:
@@ -85,6 +100,7 @@ def take_in(bundles_dir: Path, path: Path) -> tuple[str, Path]:
             "a name has up to 200 letters, digits, dots, pluses, hyphens and underscores"
         )
     with unnumbered_bundle(bundles_dir, platform) as copy:
-        with stored(copy), written_whole(copy, make_folder=True) as part:
+        # The register that names it is flushed to the disk, so the bundle must be there before.
+        with stored(copy), written_whole(copy, make_folder=True, durable=True) as part:
             shutil.copyfile(path, part)
         return platform, numbered(copy)

@@ -22,6 +22,7 @@ from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import SUFFIX, choose
 from latfarm_controller.training.data_revision import DataRevision, RowChanges
 from latfarm_controller.training.fit_bundle import ParentModel, TrainingInputs
+from latfarm_controller.training.foreign_rows import ForeignNetworks, foreign_beside, sources_of
 from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import (
     RowChoice,
@@ -96,6 +97,8 @@ def inputs_since(
 ) -> TrainingInputs | None:
     """What a further training needs; None if there are no new rows.
 
+    Networks of other farms are those of the sources that the parent was trained with.
+
     Args:
         store: holds the measurements.
         bundles_dir: the folder of all bundles.
@@ -103,8 +106,8 @@ def inputs_since(
         since: the parent, and from when on rows are new.
 
     Raises:
-        UsageError: the parent's measurements are not in this store, or it does not tell on which
-            rows it was trained and no time is given.
+        UsageError: the parent's measurements, or those of its sources, are not in this store, or it
+            does not tell on which rows it was trained and no time is given.
         BundleError: the parent's bundle is damaged.
         StoreError: the measurements cannot be read.
     """
@@ -121,14 +124,22 @@ def inputs_since(
     basis = told_basis(told, campaign)
     chosen = None if basis == own else basis
     data = gather(store, platform, chain[0], chosen, rows)
-    changes = _changes(store, data, chosen, rows, since, DataRevision.told_by(told))
+    sources = sources_of(told)
+    seen = _Seen(data, foreign_beside(store, data, sources, rows.barred), chosen, rows)
+    changes = _changes(store, seen, since, DataRevision.told_by(told))
     if not changes:
         return None
     parent = ParentModel(since.path.stem, since.path, changes)
     seed = int(told.get("seed", 0))
     if changes.setting:
         whole = read_inputs(
-            store, platform, chain[0], seed=seed, bundles_dir=bundles_dir, chain=chain
+            store,
+            platform,
+            chain[0],
+            seed=seed,
+            bundles_dir=bundles_dir,
+            chain=chain,
+            foreign=sources,
         )
         return replace(whole, parent=parent)
     return TrainingInputs(
@@ -140,32 +151,45 @@ def inputs_since(
         parent,
         told.get("insight", {}).get("trial", {}),
         "" if frozen is None else frozen.name,
+        seen.theirs,
     )
 
 
-def _changes(
-    store: Store,
-    data: TrainingSet,
-    basis: Basis | None,
-    rows: RowChoice,
-    since: Since,
-    before: DataRevision | None,
-) -> RowChanges:
+@dataclass(frozen=True)
+class _Seen:
+    """What there is to train from now.
+
+    Attributes:
+        data: what this farm measured.
+        theirs: networks of other farms.
+        basis: what the times of kernels rest on; None: what each campaign measured for.
+        rows: which rows `data` is made of.
+    """
+
+    data: TrainingSet
+    theirs: ForeignNetworks
+    basis: Basis | None
+    rows: RowChoice
+
+
+def _changes(store: Store, seen: _Seen, since: Since, before: DataRevision | None) -> RowChanges:
     """What is new: since the parent's revision where it tells one, and since the time if given."""
     if before is None and since.time_s is None:
         raise UsageError(
             f"model {since.path.stem} does not tell on which rows it was trained, because an older "
             "version made it; give a time, as in --since 2026-11-20, or train without --since"
         )
-    now = DataRevision.of(data)
+    data, rows = seen.data, seen.rows
+    now = DataRevision.of(seen.theirs.added_to(data))
     changes = RowChanges() if before is None else now.changed_since(before)
     if since.time_s is None:
         return changes
     older = finished_before(store, rows.chain, since.time_s)
     if rows.chain[-1] not in older:  # even the characterisation is new
         return changes | RowChanges(setting=True)
-    old = gather(store, data.platform, older[0], basis, replace(rows, chain=older))
-    return changes | now.changed_since(DataRevision.of(old))
+    old = gather(store, data.platform, older[0], seen.basis, replace(rows, chain=older))
+    # Rows of other farms do not tell when they came, so they are old in this comparison.
+    return changes | now.changed_since(DataRevision.of(seen.theirs.added_to(old)))
 
 
 def _own_basis(store: Store, chain: tuple[str, ...]) -> Basis:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.bundle import read_provenance
-from latfarm_predictors.graph.equivalences import network_hash_of
+from latfarm_predictors.predict.nnlp_corrector import NNLP_CORRECTED, NNLP_METHOD
 
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import Store
 from latfarm_controller.training.bundles import choose
 from latfarm_controller.training.entering import EnteredModel, enter_model
 from latfarm_controller.training.fit_bundle import OnProgress, TrainingInputs, fit_bundle
-from latfarm_controller.training.foreign_rows import foreign_networks, sources_of
+from latfarm_controller.training.foreign_rows import foreign_beside, sources_of
 from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
 from latfarm_controller.training.insight_trial import gather_ways
@@ -89,11 +90,7 @@ def read_inputs(
     frozen = None if bundles_dir is None else frozen_set(store, bundles_dir, platform)
     barred = frozenset() if frozen is None else frozen.hashes
     ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred))
-    own = ways.tried[ways.own]
-    known = frozenset(network_hash_of(sample.graph) for sample in own.networks)
-    theirs = foreign_networks(
-        store, platform, foreign, slow_core=own.slow_core, barred=barred | known
-    )
+    theirs = foreign_beside(store, ways.tried[ways.own], foreign, barred)
     return TrainingInputs(
         platform,
         campaign_id,
@@ -117,7 +114,8 @@ def started_from(store: Store, chain: tuple[str, ...]) -> dict[str, object]:
 def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs:
     """Read what a platform's bundle in use was made from, to make it again.
 
-    Networks of other farms are among them only if somebody asked for them when it was made.
+    Networks of other farms are among them only if somebody asked for them when it was made. Graph
+    networks are tried again if one of them answers.
 
     Args:
         store: holds the measurements.
@@ -130,16 +128,25 @@ def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs
         StoreError: the measurements cannot be read.
     """
     campaign, seed, chain = trained_from(store, bundles_dir, platform)
-    foreign = sources_of(read_provenance(choose(bundles_dir, platform)))
-    return read_inputs(
+    told = read_provenance(choose(bundles_dir, platform))
+    found = read_inputs(
         store,
         platform,
         campaign,
         seed=seed,
         bundles_dir=bundles_dir,
         chain=chain,
-        foreign=foreign,
+        foreign=sources_of(told),
     )
+    return replace(found, nnlp=has_graph_network(told))
+
+
+def has_graph_network(provenance: Mapping[str, Any]) -> bool:
+    """Whether a graph network answers in a bundle with this provenance."""
+    told = provenance.get("corrector")
+    if not isinstance(told, dict) or not told.get("ship"):
+        return False
+    return told.get("method") in (NNLP_METHOD, NNLP_CORRECTED)
 
 
 def trained_from(
@@ -157,8 +164,6 @@ def trained_from(
         UsageError: there is no bundle, or its measurements are not in this store.
         BundleError: the bundle in use is damaged.
     """
-    from latfarm_predictors.bundle import read_provenance
-
     told = read_provenance(choose(bundles_dir, platform))
     campaign = check_here(store, platform, str(told.get("campaign", "")))
     known = tuple(map(str, told.get("campaigns", ()))) or tuple(bases(store, campaign))

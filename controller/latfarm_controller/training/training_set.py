@@ -163,10 +163,8 @@ def collect(
     inside_pads = within_samples(record.outcome, store.get_graph) if profiles else []
     padded = between + _corrected(inside_pads, found)
     transfer = _transfer_ms_per_mb(found, alone, between, overhead_ms, profiles=profiles)
-    places = []
-    if chosen.inside:
-        costs = (overhead_ms, transfer)
-        places = _places(record, found, rules, costs, profiles=profiles)
+    costs = (overhead_ms, transfer)
+    places = _places(record, found, rules, costs, profiles=profiles) if chosen.inside else []
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
     _warn(platform, found)

@@ -48,6 +48,7 @@ from latfarm_predictors.predict.correctors import NetworkCorrector
 from latfarm_predictors.predict.energy import EnergyUnit
 from latfarm_predictors.predict.kernel_book import KernelBook
 from latfarm_predictors.predict.kernel_estimator import KernelEstimator
+from latfarm_predictors.predict.unfamiliar import unfamiliar_sigma
 from latfarm_predictors.predict.usable import check_finite, usable_bundle
 from latfarm_predictors.samples import Measured
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
@@ -174,7 +175,11 @@ class PlatformPredictor:
                 ]
             )
         factor, calibrated, guarantee = self._promise(coverage)
-        low, high = latency * np.exp(-factor * sigma), latency * np.exp(factor * sigma)
+        reach = factor * sigma
+        if self.corrector is not None:
+            doubt = unfamiliar_sigma(found.kernels, found.rows)
+            reach = np.hypot(reach, normal_quantile(coverage) * doubt)
+        low, high = latency * np.exp(-reach), latency * np.exp(reach)
         check_finite(self.bundle or self.platform, latency, low, high)
         strange = {row for row, kernel in enumerate(found.kernels) if kernel.reason}
         answers = []

@@ -294,3 +294,43 @@ def test_candidates_and_ends_are_the_same_after_their_way() -> None:
     ends: list[tuple[int, EstimateEnd]] = [(1, predicted), (2, GraphNeeded())]
     message = estimate_messages.ends_to_pb(ends)
     assert [(end.place, estimate_messages.end_from_pb(end)) for end in message.ends] == ends
+
+
+def test_streams_of_candidates_leave_threads_for_questions() -> None:
+    """Each stream holds a thread for seconds, and the event loop has few of them."""
+    working, go = threading.Semaphore(0), threading.Event()
+
+    class Slow:
+        def ends(self, asked: Sequence[AskedEstimate]) -> list[tuple[int, EstimateEnd]]:
+            working.release()
+            assert go.wait(60.0)
+            return [(each.place, GraphNeeded()) for each in asked]
+
+        def close(self) -> None:
+            pass
+
+    async def requests() -> AsyncIterator[Any]:
+        for place in range(3):
+            each = asked(place)
+            assert isinstance(each.question, Question)
+            yield estimate_messages.asked_to_pb(each, each.question, with_graph=False)
+
+    async def main() -> None:
+        most = estimate_stream.MOST_AT_ONCE
+        asyncio.get_running_loop().set_default_executor(futures.ThreadPoolExecutor(most + 1))
+        turns = asyncio.Semaphore(most)
+        slow: Any = Slow()
+
+        async def ended() -> list[int]:
+            told = estimate_stream.answer(requests(), slow, lambda _: None, turns)
+            return [end.place async for message in told for end in message.ends]
+
+        streams = [asyncio.create_task(ended()) for _ in range(3 * most)]
+        for _ in range(most):
+            while not working.acquire(blocking=False):
+                await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "a hit"), 60.0) == "a hit"
+        go.set()
+        assert await asyncio.gather(*streams) == [[0, 1, 2]] * (3 * most)
+
+    asyncio.run(main())

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from latfarm_controller.api.messages import graph_from_json
 from latfarm_controller.bulk import evaluation
 from latfarm_controller.bulk.candidates import (
     BulkCandidate,
@@ -16,13 +21,14 @@ from latfarm_controller.bulk.candidates import (
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.lender import WorkerLender
 from latfarm_controller.bulk.predictions import PredictedLatency
-from latfarm_controller.errors import UsageError
+from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.estimates import in_order
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.errors import ModelFileError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.predict.answer import Answer, KernelAnswer
 from latfarm_predictors.sample import load_sample
 from latfarm_predictors.testing.onnx_files import write
 
@@ -107,3 +113,72 @@ def test_few_candidates_start_no_process(bundles_dir: Path) -> None:
 
 def test_things_come_in_the_order_of_their_numbers() -> None:
     assert list(in_order([(1, "b"), (0, "a"), (3, "d"), (2, "c")])) == list("abcd")
+
+
+def test_whoever_left_borrows_no_workers(
+    bundles_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client goes away while a thread looks into the store, and the thread goes on."""
+    monkeypatch.setattr(evaluation, "WORTH_WORKERS", 1)
+    lender = WorkerLender(2, idle_s=60.0)
+    left = Evaluation(bundles_dir, lender)
+    left.close()
+    try:
+        with pytest.raises(ControllerError, match="their caller left"):
+            left.start([BulkCandidate(network(3), PLATFORM)])
+        assert lender.pids == []
+        assert lender._borrowers == 0
+    finally:
+        lender.close()
+
+
+class Gap:
+    """A lock that lets something happen right after it was released."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._happens: list[Callable[[], object]] = [happens]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+        if self._happens:
+            self._happens.pop()()
+
+
+def test_a_pool_that_is_borrowed_again_is_not_closed() -> None:
+    """The second borrower comes when the first one is counted off, but its pool is not closed."""
+    lender = WorkerLender(2)
+    with ExitStack() as second:
+        with lender.lent() as first:
+            lender._lock = Gap(lambda: second.enter_context(lender.lent()))  # type: ignore[assignment]
+        pool = lender._pool
+        assert pool is not None
+        assert not pool._closed
+        assert pool is not first
+    assert lender._pool is None
+
+
+def test_unsupported_time_knows_odd_names() -> None:
+    """Exporters name nodes as they like, such as `block (1)` or `a (Erf): b`."""
+    kernels = [
+        KernelAnswer("Conv", (name,), {}, latency_ms, (0.5, 2.0), "gp")
+        for name, latency_ms in (("block", 1.0), ("block (1)", 2.0), ("a (Erf): b", 4.0), ("", 8.0))
+    ]
+    told = ("block (1) (Erf): unknown", "a (Erf): b (Erf): unknown")
+    answer = Answer("n", "p", 15.0, (1.0, 2.0), 0.9, True, tuple(kernels), told)
+    assert PredictedLatency.of(answer).unsupported_ms == 6.0
+    assert PredictedLatency.of(replace(answer, unsupported=())).unsupported_ms == 0.0
+
+
+def test_json_that_is_nested_without_end_fails_alone(bundles_dir: Path) -> None:
+    nested = b"[" * 100_000
+    with pytest.raises(UsageError, match="graph_json is not valid JSON"):
+        graph_from_json(nested)
+    asked = [SentGraph(nested), SentGraph(network(3).dumps().encode())]
+    with Evaluation(bundles_dir, WorkerLender(1)) as here:
+        bad, good = here.start([BulkCandidate(each, PLATFORM) for each in asked])()
+    assert isinstance(bad.unread, UsageError)
+    assert isinstance(good.predicted, PredictedLatency)

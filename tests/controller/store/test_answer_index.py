@@ -152,3 +152,18 @@ def test_rows_with_the_same_mark_are_told_apart(
             assert store.find_answers([query]) == [measurement]
         unknown = AnswerQuery("0" * 32, "p", "1" * 32)
         assert store.find_answers([unknown]) == [None]
+
+
+@pytest.mark.parametrize("wrong", ["-" + "a" * 31, "+" + "a" * 31, "a_" * 16, " " * 8 + "a" * 24])
+def test_a_text_that_is_no_hash_finds_nothing(
+    tmp_path: Path, make_measurement: MakeMeasurement, wrong: str
+) -> None:
+    """Python reads some of these as numbers, even as negative ones."""
+    measurement, graph = make_measurement(1, purpose="query")
+    with DuckDBStore(tmp_path / "store.duckdb", index=True) as store:
+        store.add_measurements("c", [(measurement, graph)])
+        wanted = [AnswerQuery(wrong, measurement.platform, wrong)]
+        wanted.append(AnswerQuery(hash_of(graph), measurement.platform))
+        none, found = store.find_answers(wanted)
+        assert none is None
+        assert found is not None

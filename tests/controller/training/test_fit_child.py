@@ -89,3 +89,28 @@ def test_the_process_ends_with_its_controller(tmp_path: Path) -> None:
         assert step == {"stage": "kernels", "done": 1, "total": 2}
         process.stdin.close()
         assert process.wait() == STOPPED
+
+
+_PRINTS = """
+import os
+from latfarm_controller.training import fit_child
+
+def fit(*_):
+    os.write(1, b"[library] a warning written in C")
+    print("a warning")
+
+fit_child.fit_bundle = fit
+fit_child.main()
+"""
+
+
+def test_what_libraries_print_does_not_come_between_the_lines(tmp_path: Path) -> None:
+    command = (sys.executable, "-P", "-c", _PRINTS)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(task(tmp_path).to_bytes())
+        process.stdin.flush()
+        assert [json.loads(line) for line in process.stdout] == [{"end": "done"}]

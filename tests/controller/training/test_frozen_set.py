@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from latfarm_controller.errors import PromotionRefusedError, StoreError, UsageError
+from latfarm_controller.training import entering
 from latfarm_controller.training.entering import enter_model, promote_model, roll_back
 from latfarm_controller.training.frozen_set import (
     FILE,
@@ -23,6 +24,8 @@ from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.errors import BundleError
 from latfarm_predictors.graph.equivalences import network_hash_of
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.measurement import Measurement
 
 from tests.controller.reports.toy import CAMPAIGN, PLATFORM, network_ms, networks
 from tests.controller.training.toy_home import ASKED, ToyHome, asked_networks
@@ -206,3 +209,48 @@ def test_a_changed_file_is_refused(home: ToyHome, tmp_path: Path, change: str) -
     (tmp_path / FILE).write_text(text)
     with pytest.raises(StoreError, match=r"frozen\.json is no frozen set .*move it away"):
         read_frozen(tmp_path)
+
+
+def test_discarded_answers_choose_no_fingerprint(tmp_path: Path) -> None:
+    """A board that was quarantined has measured most networks, under another fingerprint."""
+    made = ToyHome(tmp_path)
+    try:
+        rows = [
+            (replace(m, request_id=f"{board}-{m.request_id}", board_id=board, fingerprint=board), g)
+            for board in ("good", "bad")
+            for m, g in _answers(made, tmp_path)[: ASKED - 2 if board == "good" else ASKED]
+        ]
+        made.store.add_measurements("asked", rows)
+        made.store.discard_measurements("bad", 0.0, "drifted")
+        chosen = choose_networks(made.store, PLATFORM)
+    finally:
+        made.store.close()
+    assert len(chosen) == ASKED - 2
+    assert {each.measurement.fingerprint for each in chosen} == {"good"}
+
+
+def _answers(made: ToyHome, folder: Path) -> list[tuple[Measurement, Graph]]:
+    """The answers to all questions, as another home has them."""
+    other = ToyHome(folder / "other")
+    try:
+        other.ask(asked_networks())
+        graphs = {hash_of(graph): graph for graph in asked_networks()}
+        return [(m, graphs[m.graph_hash]) for m in other.store.measurements()]
+    finally:
+        other.store.close()
+
+
+def test_a_model_that_is_removed_meanwhile_is_not_promoted(
+    home: ToyHome, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = another(folder, 1.0)
+
+    def load_and_lose(chosen: Path) -> object:
+        found = load_bundle(chosen)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(entering, "load_bundle", load_and_lose)
+    with pytest.raises(UsageError, match="there is no model '0002'; the models here are: 0001"):
+        promote_model(folder.parent, PLATFORM, "2")
+    assert read_register(folder).promoted == "0001"

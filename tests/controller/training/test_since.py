@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from latfarm_controller.errors import UsageError
+from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_controller.training.data_revision import RowChanges
 from latfarm_controller.training.fit_bundle import TrainingInputs
 from latfarm_controller.training.since import Since, inputs_since, read_since
-from latfarm_controller.training.training import fit_model, trained_from
+from latfarm_controller.training.training import fit_model, read_inputs, trained_from
 from latfarm_predictors.bundle import load_bundle, read_provenance, save_bundle
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import Kernel
@@ -19,6 +22,7 @@ from latfarm_predictors.predict.kernel_estimates import estimate
 from latfarm_predictors.predict.predictor import PlatformPredictor
 
 from tests.controller.reports.toy import CAMPAIGN, PLATFORM, conv, depthwise, network
+from tests.controller.training.test_foreign_rows import LAB, of_lab, taken_in
 from tests.controller.training.toy_home import ToyHome, asked_networks, more_depthwise
 
 
@@ -163,3 +167,28 @@ def test_two_trainings_from_the_same_rows_have_the_same_revision(home: TrainedTw
     assert first["families"]["dwconv"] != second["families"]["dwconv"]
     assert first["setting"] == second["setting"]
     assert np.unique([len(each["revision"]) for each in (first, second)]).tolist() == [13]
+
+
+def test_networks_of_others_stay_in_a_model_that_is_trained_further(tmp_path: Path) -> None:
+    """A parent that learned from another lab has no new rows without that lab's networks."""
+    made = ToyHome(tmp_path)
+    made.characterise()
+    made.store.close()
+    taken_in(tmp_path, made.store.path, LAB, of_lab())
+    made.store = DuckDBStore(made.store.path)
+    try:
+        whole = read_inputs(
+            made.store, PLATFORM, CAMPAIGN, bundles_dir=made.bundles, foreign=[LAB.source]
+        )
+        fit_model(made.bundles, whole, promote=True)
+        first = Since(made.folder / "0001.zip")
+        assert inputs_since(made.store, made.bundles, PLATFORM, first) is None
+        made.cover(more_depthwise(), "more", 2000.0)
+        for since in (first, replace(first, time_s=1500.0)):
+            inputs = inputs_since(made.store, made.bundles, PLATFORM, since)
+            assert inputs is not None
+            assert inputs.parent is not None
+            assert inputs.parent.changes == RowChanges(frozenset({"dwconv"}))
+            assert inputs.foreign == whole.foreign
+    finally:
+        made.store.close()

@@ -259,6 +259,8 @@ def retrain_bundle(
     Examples:
       latfarm bundle retrain -p local-onnxruntime1.31-fp32-1t
     """
+    from latfarm_predictors.gnn.learning.device import torch_module
+
     from latfarm_controller.api.readable_store import readable_store
     from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
@@ -267,6 +269,8 @@ def retrain_bundle(
     config = load_config()
     with readable_store(config, platform, wait_s, output.error) as store:
         inputs = read_again(store, config.bundles_dir, platform)
+    if inputs.nnlp:
+        torch_module()  # refuses now what would fail after minutes
     entered = fitted(config.bundles_dir, inputs, promote=True)
     if as_json:
         told = {"platform": platform, "bundle": str(entered.path)}

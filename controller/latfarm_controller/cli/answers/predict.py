@@ -111,6 +111,7 @@ def predict(
         batch,
         tuple(shape or ()),
         optimise,
+        kernels=as_json or not (several or len(names) > 1),
     )
     found: list[list[Prediction]] = [[] for _ in names]
     for file, outcome in zip(files, outcomes(files, how, _workers(files)), strict=True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from latfarm_predictors.errors import ModelFileError
+from latfarm_predictors.errors import GraphError, ModelFileError
 
 from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction
@@ -39,9 +39,11 @@ class HowToPredict:
         energy: whether energies are predicted, too.
         explain: whether to tell how far each answer can be trusted.
         baselines: names of other predictors that predict, too.
-        batch: batch size where a model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shape: shapes of inputs, as `inputs.shapes` reads them.
         optimise: whether to simplify models first.
+        kernels: whether the kernels of answers are wanted; those of very many networks take
+            gigabytes.
     """
 
     bundles_dir: Path
@@ -53,6 +55,7 @@ class HowToPredict:
     batch: int
     shape: tuple[str, ...]
     optimise: bool
+    kernels: bool = True
 
 
 Open = Callable[[Path, str], "tuple[PlatformPredictor, bool]"]
@@ -75,7 +78,9 @@ def outcomes(
         ControllerError, PredictorsError: nothing can be predicted like this.
     """
     if len(files) < MANY_FILES or workers_setting == 1:
-        yield from _predict_files(files, how, _open)
+        opened = lru_cache(maxsize=len(how.platforms))(_open)
+        for first in range(0, len(files), MANY_FILES):  # the networks of all may be too many
+            yield from _predict_files(files[first : first + MANY_FILES], how, opened)
         return
     from latfarm_controller.bulk.lender import worker_count
     from latfarm_controller.bulk.pool import WorkerPool
@@ -97,7 +102,10 @@ def predict_in_worker(files: Sequence[Path], how: HowToPredict) -> list[Outcome]
 
 
 def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> list[Outcome]:
-    """Predict files on all platforms in this process; one that cannot be read fails alone."""
+    """Predict files on all platforms in this process.
+
+    A file that cannot be read, or whose network no board could run, fails alone.
+    """
     graphs: dict[int, Graph] = {}
     found: list[Outcome] = []
     for place, file in enumerate(files):
@@ -113,18 +121,34 @@ def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> li
                 "the sample bundle has no energies; latfarm demo --energy measures those of this "
                 "machine, if it has a power sensor"
             )
-        named = [
-            (files[place], inputs.for_platform(graph, predictor.platform))
-            for place, graph in graphs.items()
-        ]
-        predictions = _predict(predictor, named, how)
-        for place, one in zip(graphs, predictions, strict=True):
+        named = [(files[place], graph) for place, graph in graphs.items()]
+        predictions = _predict_each(predictor, named, how)
+        for place, one in zip(tuple(graphs), predictions, strict=True):
+            if isinstance(one, Exception):
+                found[place] = one
+                del graphs[place]
+                continue
             if is_sample:
                 _mark_as_sample(one)
             told = found[place]
             assert isinstance(told, list)
             told.append(one)
     return found
+
+
+def _predict_each(
+    predictor: PlatformPredictor, named: Sequence[tuple[Path, Graph]], how: HowToPredict
+) -> list[Prediction | GraphError]:
+    """Predict networks together; if one cannot be predicted, each half alone, to find it."""
+    try:
+        asked = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in named]
+        return list(_predict(predictor, asked, how))
+    except GraphError as error:
+        if len(named) == 1:
+            return [error]
+    middle = len(named) // 2
+    first = _predict_each(predictor, named[:middle], how)
+    return [*first, *_predict_each(predictor, named[middle:], how)]
 
 
 def _mark_as_sample(prediction: Prediction) -> None:
@@ -166,6 +190,10 @@ def _predict(
         found.append(one)
     for one, cost in zip(found, costs, strict=False):
         one.cost = cost
+    if not how.kernels:
+        for one in found:
+            one.answer = replace(one.answer, kernels=())
+            one.cost = None if one.cost is None else replace(one.cost, kernels=())
     return found
 
 

@@ -121,6 +121,7 @@ class _Shown:
         notes = [
             output.stability(measurement),
             output.clock_note(measurement),
+            output.fingerprint_note(measurement),
             "" if own else "measured as another export of this network",
             ", ".join(found.origin.values()),
         ]
@@ -277,7 +278,9 @@ class _Asked:
                 continue
             for index, platform in enumerate(self.platforms):
                 place = number * len(self.platforms) + index
-                yield place, question_about(graph, platform, self.options)
+                question = question_about(graph, platform, self.options)
+                # Only a board needs the network itself, and a folder may hold very many.
+                yield place, question if self.options.measure else replace(question, graph=None)
 
     def models(self) -> Iterator[tuple[int, AskedModel]]:
         """Each model on each platform with its place among all. Files are not read here."""
@@ -327,13 +330,19 @@ def _add(shown: _Shown, file: Path, question: Question, answer: EstimateEnd) -> 
 
 def _answered(asked: _Asked, database: LatencyDatabase) -> dict[int, tuple[Question, EstimateEnd]]:
     """What the store or boards answer, by place. A single question raises its error."""
+    from latfarm_controller.app.question import named
+
     told = list(asked.questions())
     ends: dict[int, tuple[Question, EstimateEnd]] = {}
     for index, end in database.ask([question for _, question in told]):
-        if isinstance(end, Exception) and len(told) == 1:
-            raise end
         place, question = told[index]
-        ends[place] = question, end
+        if not isinstance(end, Exception):
+            ends[place] = question, end
+            continue
+        error = named(end, question, asked.files[place // len(asked.platforms)].name)
+        if len(told) == 1:
+            raise error
+        ends[place] = question, error
     return ends
 
 

@@ -12,6 +12,7 @@ from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from latfarm_controller.config import ControllerConfig
+    from latfarm_controller.training.entering import EnteredModel
     from latfarm_controller.training.fit_bundle import TrainingInputs
 
 Since = Annotated[
@@ -90,34 +91,66 @@ def train(
         raise UsageError(
             "--since and --foreign-source contradict each other; train without --since"
         )
-    from latfarm_predictors.gnn.learning.device import torch_module
-
     from latfarm_controller.cli.answers.fit_shown import fitted
     from latfarm_controller.config import load_config
 
-    if nnlp:
-        torch_module()  # refuses now what would fail after minutes
     config = load_config()
+    _check_networks(config, platform, nnlp=nnlp)
     read = _inputs(config, platform, since, foreign_source or [], wait_s)
     if read is not None:
         read = replace(read, nnlp=nnlp)
     entered = None if read is None else fitted(config.bundles_dir, read, promote=promote)
+    _show(platform, since, entered, as_json=as_json)
+
+
+def _check_networks(config: ControllerConfig, platform: str, *, nnlp: bool) -> None:
+    """Refuse graph networks that cannot be trained, and tell of one that is not tried again.
+
+    Raises:
+        NoTorchError: torch is not installed; without this it would be missing after minutes.
+        UsageError: the platform has no bundle.
+    """
+    from latfarm_predictors.bundle import read_provenance
+    from latfarm_predictors.gnn.learning.device import torch_module
+
+    from latfarm_controller.training.bundles import choose
+    from latfarm_controller.training.training import has_graph_network
+
+    if nnlp:
+        torch_module()
+    elif has_graph_network(read_provenance(choose(config.bundles_dir, platform))):
+        output.err().print(
+            f"the model in use of {platform} answers with a graph network, and this training tries "
+            "none; to try them, add --nnlp"
+        )
+
+
+def _show(platform: str, since: str, entered: EnteredModel | None, *, as_json: bool) -> None:
+    """Print what became of the training; None: there were no new rows."""
+    from latfarm_predictors.bundle import read_provenance
+    from latfarm_predictors.gnn.shipping import ShippingDecision
+
+    tried = None if entered is None else read_provenance(entered.path).get("corrector")
     if as_json:
         told = {"platform": platform, "trained": entered is not None}
         if entered is not None:
             told |= {"bundle": str(entered.path), **entered.to_json()}
+            told |= {} if tried is None else {"corrector": tried}
         output.json_text(told)
         return
     if entered is None:
         output.err().print(f"{platform} has no new rows since {since}, so nothing was trained")
         return
     output.err().print(f"the bundle of {platform} was written to {entered.path}")
+    decision = ShippingDecision.from_json(tried)
+    for each in decision.all if decision is not None else ():
+        output.err().print(f"{each.method}: {each.sentence}")
     if entered.scores is None:
         output.err().print(
             "no frozen set judges it: fewer than 8 networks were measured outside of the campaigns "
             "that train; latfarm query measures networks"
         )
-    output.err().print("\\n".join(entered.sentences))
+    output.err().print("\n".join(entered.sentences))
 
 
 def _inputs(

@@ -109,7 +109,7 @@ def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: 
 
     Args:
         models: ONNX files, folders of them, or names of networks in the zoo.
-        batch: batch size where a model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shape: shapes of inputs, as `inputs.shapes` reads them.
         platform: the platform that is asked about.
 

@@ -41,7 +41,7 @@ Batch = Annotated[
     typer.Option(
         min=0,
         max=MOST_BATCH,
-        help="Batch size for models that leave it open. 0: leave the model as it is.",
+        help="Batch size, in the place of that of the file. 0: leave the model as it is.",
     ),
 ]
 Shape = Annotated[
@@ -196,7 +196,7 @@ def read_model(path: Path, batch: int, shape: Sequence[str], *, optimise: bool =
 
     Args:
         path: the file.
-        batch: batch size where the model leaves it open; 0: as the model has it.
+        batch: batch size in the place of that of the file; 0: as the model has it.
         shape: shapes of inputs, as `shapes` reads them.
         optimise: simplify the model first.
 

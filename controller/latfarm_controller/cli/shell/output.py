@@ -166,6 +166,15 @@ def clock_note(measurement: Measurement) -> str:
     return f"its clock was {times:.2f} times lower, which is not corrected"
 
 
+def fingerprint_note(measurement: Measurement) -> str:
+    """What to say of a measurement whose board was set up otherwise than for the bundle in use."""
+    from latfarm_controller.training.bundle_notes import OTHER_FINGERPRINT
+
+    if OTHER_FINGERPRINT not in measurement.conditions:
+        return ""
+    return "under another fingerprint than the bundle in use"
+
+
 ENERGY_HEADER = ("mJ", "+-", "rail")
 """Titles of the columns that `energy_cells` fills."""
 

@@ -84,6 +84,7 @@ def test_train_from_all_rows(latfarm: Latfarm, home: Path) -> None:
     err = " ".join(ended.err.split())
     assert "model 0002 is a candidate; latfarm bundle promote puts it in use" in err
     assert "mean error" in err
+    assert "\\n" not in err
     assert told(latfarm("bundle", "list", "--json")) == [
         {"platform": PLATFORM, "path": str(home / "bundles" / PLATFORM / "0001.zip")}
     ]

@@ -184,3 +184,51 @@ def test_sources_are_told_in_words(latfarm: Latfarm, bundled: None, models: Path
     assert "fallback:" not in shown.out
     told = json.loads(latfarm("predict", models / "odd.onnx", "-p", PLATFORMS[0], "--json").out)
     assert any(kernel["source"].startswith("fallback:") for kernel in told["kernels"])
+
+
+def test_a_network_that_no_board_could_run_fails_alone(
+    latfarm: Latfarm, bundled: None, models: Path
+) -> None:
+    builder = GraphBuilder("giant")
+    x = builder.input((1, 3, 2**28, 2**28))
+    write(builder.build([builder.conv(x, 4, 3)]), models / "giant.onnx")
+    ended = latfarm("predict", models, "-p", PLATFORMS[0], "-p", PLATFORMS[1], "--json")
+    assert ended.code == 2
+    assert "giant.onnx: " in squeezed(ended.err)
+    told = json.loads(ended.out)
+    assert [Path(each["model"]).name for each in told] == ["net0.onnx", "net1.onnx", "odd.onnx"] * 2
+
+
+def how(folder: Path, **others: Any) -> predict_files.HowToPredict:
+    """How files are predicted on one platform."""
+    return predict_files.HowToPredict(
+        folder, (PLATFORMS[0],), 0.9, False, False, (), 0, (), False, **others
+    )
+
+
+def test_one_process_holds_few_networks_of_a_large_folder(
+    bundled: None, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the networks nor the kernels of all files are held at the same time."""
+    together: list[int] = []
+    predict = predict_files._predict
+
+    def counted(predictor: Any, named: Any, asked: Any) -> Any:
+        together.append(len(named))
+        return predict(predictor, named, asked)
+
+    monkeypatch.setattr(predict_files, "_predict", counted)
+    monkeypatch.setattr(predict_files, "MANY_FILES", 2)
+    files = sorted(models.glob("*.onnx")) * 2
+    folder = load_config().bundles_dir
+    found = list(predict_files.outcomes(files, how(folder, kernels=False), 1))
+    assert together == [2, 2, 2]
+    assert len(found) == 6
+    with_kernels = list(predict_files.outcomes(files[:1], how(folder), 1))
+    plain, detailed = found[0], with_kernels[0]
+    assert isinstance(plain, list)
+    assert isinstance(detailed, list)
+    assert plain[0].answer.kernels == ()
+    assert detailed[0].answer.kernels
+    assert plain[0].answer.latency_ms == detailed[0].answer.latency_ms
+    assert plain[0].remarks == detailed[0].remarks
