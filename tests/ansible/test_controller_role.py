@@ -108,6 +108,13 @@ def test_the_controller_sees_who_has_connected(rendered: Path) -> None:
     assert unit["ReadWritePaths"] == ["/var/lib/latfarm-controller /srv/exports"]
 
 
+def test_the_service_cannot_become_root_on_boards(rendered: Path) -> None:
+    """The account's ssh key is for playbooks alone."""
+    (hidden,) = directives((rendered / UNITS[0]).read_text())["InaccessiblePaths"]
+    home = "/var/lib/latfarm-controller"
+    assert hidden.split() == [f"-{home}/.ssh", f"-{home}/.ansible"]
+
+
 def test_the_command_lines_and_settings_are_accepted(rendered: Path) -> None:
     import shlex
 

@@ -224,6 +224,12 @@ def test_a_board_is_enrolled_from_the_machine_of_the_controller(lab: DeploymentL
     until(lambda: platforms(lab) == {"nuc": [PLATFORM], "enrolled": [ENROLLED]}, "both boards")
     assert lab.controller.ask(*QUERY_ENROLLED, user="ada")["hit"] is False
     assert lab.controller.ask(*QUERY_ENROLLED, user="ada")["hit"] is True
+    # The service has the same account, and does not see the key with which it becomes root there.
+    service = "$(systemctl show --property=MainPID --value latfarm-controller)"
+    look = f"ls {HOME}/.ssh"
+    assert "id_ed25519" in lab.hub.run(look).stdout
+    seen = lab.hub.run(f"nsenter --target {service} --mount {look}", check=False)
+    assert seen.stdout == ""
     said = lab.hub.run("runuser -u ada -- /usr/local/bin/latfarm-playbook --version", check=False)
     assert (said.returncode, "only root and the account" in said.stderr) == (2, True)
 
