@@ -27,13 +27,13 @@ for word; do echo "word $word"; done
 
 
 def pack(target: Path, *collections: str) -> str:
-    words = [sys.executable, FILES / "pack_collections.py", target, *collections]
+    words = [sys.executable, str(FILES / "pack_collections.py"), str(target), *collections]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def unpack(shared: Path, digest: str) -> None:
-    words = ["sh", FILES / "install-collections.sh", shared, digest]
+    words = ["sh", str(FILES / "install-collections.sh"), str(shared), digest]
     subprocess.run(words, check=True)
 
 
