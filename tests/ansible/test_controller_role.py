@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import shutil
@@ -106,6 +107,24 @@ def test_the_controller_sees_who_has_connected(rendered: Path) -> None:
     assert unit["SupplementaryGroups"] == ["latfarm-users"]
     assert unit["Type"] == ["notify"]
     assert unit["ReadWritePaths"] == ["/var/lib/latfarm-controller /srv/exports"]
+
+
+def test_the_service_cannot_become_root_on_boards(rendered: Path) -> None:
+    """The account's ssh key is for playbooks alone."""
+    (hidden,) = directives((rendered / UNITS[0]).read_text())["InaccessiblePaths"]
+    home = "/var/lib/latfarm-controller"
+    assert hidden.split() == [f"-{home}/.ssh", f"-{home}/.ansible"]
+
+
+def test_ansible_there_has_the_settings_of_a_checkout(rendered: Path) -> None:
+    checkout, there = configparser.ConfigParser(), configparser.ConfigParser()
+    checkout.read(ROOT / "ansible.cfg")
+    there.read(rendered / "ansible.cfg")
+    assert dict(there["ssh_connection"]) == dict(checkout["ssh_connection"])
+    own = dict(there["defaults"])
+    first = own.pop("collections_path").split(":")[0]
+    assert first == "/opt/latfarm-controller/venv/share/latfarm/collections"
+    assert own.items() <= dict(checkout["defaults"]).items()
 
 
 def test_the_command_lines_and_settings_are_accepted(rendered: Path) -> None:

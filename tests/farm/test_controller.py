@@ -1,5 +1,7 @@
 """A controller is deployed on a machine, backed up, lost, restored, upgraded, and rolled back.
 
+From its machine, which reaches no package index, a board is enrolled, upgraded and removed.
+
 Each test starts from the state in which the previous test ended.
 """
 
@@ -21,16 +23,24 @@ from tests.farm.boards.virtual_board import VirtualBoard
 from tests.farm.conftest import cannot
 from tests.farm.lab import deployed_controller, enrolment
 from tests.farm.lab.deployed_controller import HOME, DeployedController
+from tests.farm.lab.hub_playbooks import HubPlaybooks, kind_of
 from tests.farm.lab.monitored_board import PROFILE
+from tests.farm.lab.processes import until
 from tests.integration.conftest import write_model
 
 pytestmark = [pytest.mark.farm, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PLATFORM = "nuc-sim1.0-fp32-1t"
+ENROLLED = "enrolled-sim1.0-fp32-1t"
+"""Platform of the board that is enrolled from the machine of the controller."""
+
+PROFILE_FILE = "/srv/board.json"
 BACKUPS = "/var/backups/latfarm"
 PORT = 50051
 EXPOSURE = re.compile(r"Overall exposure level for \S+: ([\d.]+)")
+UPGRADES = f"{BACKUPS}/before-upgrades"
 QUERY = ("query", "/srv/model.onnx", "-p", PLATFORM, "--survey")
+QUERY_ENROLLED = ("query", "/srv/model.onnx", "-p", ENROLLED, "--survey")
 AGENT_UNIT = (
     "[Service]\nExecStart={command}\nRestart=always\n[Install]\nWantedBy=multi-user.target\n"
 )
@@ -38,10 +48,14 @@ AGENT_UNIT = (
 
 @dataclass(frozen=True)
 class DeploymentLab:
-    """The machine of the controller, a board, the playbooks, and the wheels of this project."""
+    """The machine of the controller, two boards, the playbooks, and the wheels of this project.
+
+    The agent of `board` is set up by hand, and `fresh` is a board to enrol.
+    """
 
     hub: VirtualBoard
     board: VirtualBoard
+    fresh: VirtualBoard
     controller: DeployedController
     own: Path
     folder: Path
@@ -51,20 +65,31 @@ class DeploymentLab:
 def lab(
     rack: Rack, own_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DeploymentLab]:
-    """A bare machine, and a board with an agent that is not started yet."""
+    """A bare machine, a board with an agent that is not started yet, and a bare board."""
     if reason := enrolment.lacks():
         cannot(reason)
     folder = tmp_path_factory.mktemp("deployment")
     own = deployed_controller.build(folder / "own")
     site = wheels.site(wheels.requirements(), arch=NATIVE)
-    with VirtualBoard("hub", rack=rack) as hub, VirtualBoard("nuc", rack=rack) as board:
+    with (
+        VirtualBoard("hub", rack=rack) as hub,
+        VirtualBoard("nuc", rack=rack) as board,
+        VirtualBoard("enrolled", rack=rack) as fresh,
+    ):
         debs.offer(hub, debs.CONTROLLER)
         hub.run("useradd ada && useradd eve")
         wheels.install(board, site, own_wheels)
-        board.write("/srv/board.json", json.dumps({"platform": PLATFORM, **PROFILE}))
+        board.write(PROFILE_FILE, json.dumps({"platform": PLATFORM, **PROFILE}))
+        fresh.write(PROFILE_FILE, json.dumps({"platform": ENROLLED, **PROFILE}))
         (folder / "lab").mkdir()
-        controller = DeployedController(folder / "lab", own, hub, controller_members=["ada"])
-        yield DeploymentLab(hub, board, controller, own, folder)
+        controller = DeployedController(
+            folder / "lab",
+            own,
+            hub,
+            controller_members=["ada"],
+            controller_board_kinds=[kind_of(fresh)],
+        )
+        yield DeploymentLab(hub, board, fresh, controller, own, folder)
 
 
 def play(lab: DeploymentLab, name: str, own: Path, **variables: object) -> enrolment.PlaybookResult:
@@ -86,6 +111,22 @@ def measurements(lab: DeploymentLab) -> int:
 
 def release(lab: DeploymentLab) -> str:
     return lab.hub.run("readlink /opt/latfarm-controller/venv").stdout.strip()
+
+
+def platforms(lab: DeploymentLab) -> dict[str, list[str]]:
+    """The platforms that each board offers, as the controller says."""
+    return {each["name"]: each["platforms"] for each in lab.controller.ask("boards")}
+
+
+def enrolled(lab: DeploymentLab) -> HubPlaybooks:
+    """The playbooks of boards on the controller's machine, for one board that simulates."""
+    return HubPlaybooks(
+        lab.hub,
+        lab.fresh,
+        latfarm_runtimes=[],
+        latfarm_work_options=["--simulate", PROFILE_FILE],
+        latfarm_hardware="sim",
+    )
 
 
 def test_a_controller_is_deployed_and_hardened(lab: DeploymentLab) -> None:
@@ -113,7 +154,7 @@ def test_a_member_of_the_group_measures_under_their_own_name(lab: DeploymentLab)
         lab.board.push(lab.folder / name, f"/etc/latfarm/{name}")
     lab.hub.pull(f"{HOME}/tls/issued/nuc.key", lab.folder / "agent.key")
     lab.board.push(lab.folder / "agent.key", "/etc/latfarm/agent.key")
-    words = deployed_controller.words_of_agent(lab.board, PORT, "/srv/board.json")
+    words = deployed_controller.words_of_agent(lab.board, PORT, PROFILE_FILE)
     unit = AGENT_UNIT.format(command=" ".join(words))
     lab.board.write("/etc/systemd/system/latfarm-agent.service", unit)
     lab.board.run("systemctl daemon-reload && systemctl enable --quiet --now latfarm-agent")
@@ -168,10 +209,37 @@ def test_a_release_that_does_not_come_up_is_rolled_back(lab: DeploymentLab) -> N
     assert "does not come up healthy; it runs" in played.out
     assert (release(lab), schema_version(lab), measurements(lab)) == before
     assert lab.controller.ask(*QUERY, user="ada")["hit"] is True
-    (kept,) = lab.controller.ask("backup", "list", f"{BACKUPS}/before-upgrades")
+    (kept,) = lab.controller.ask("backup", "list", UPGRADES)
     assert kept["measurements"] == before[2]
     former = lab.hub.run(f"ls -d {HOME}/replaced-*").stdout.split()
     assert former, "the converted store is kept beside"
+
+
+def test_a_board_is_enrolled_from_the_machine_of_the_controller(lab: DeploymentLab) -> None:
+    """No package index is reached; wheels, Ansible and playbooks were brought there."""
+    played = enrolled(lab).play("enroll")
+    assert played.well, played.out
+    assert "Prometheus does not know the board" in " ".join(played.out.split())
+    # The running controller has read the inventory and called the board.
+    until(lambda: platforms(lab) == {"nuc": [PLATFORM], "enrolled": [ENROLLED]}, "both boards")
+    assert lab.controller.ask(*QUERY_ENROLLED, user="ada")["hit"] is False
+    assert lab.controller.ask(*QUERY_ENROLLED, user="ada")["hit"] is True
+    # The service has the same account, and does not see the key with which it becomes root there.
+    service = "$(systemctl show --property=MainPID --value latfarm-controller)"
+    look = f"ls {HOME}/.ssh"
+    assert "id_ed25519" in lab.hub.run(look).stdout
+    seen = lab.hub.run(f"nsenter --target {service} --mount {look}", check=False)
+    assert seen.stdout == ""
+    said = lab.hub.run("runuser -u ada -- /usr/local/bin/latfarm-playbook --version", check=False)
+    assert (said.returncode, "only root and the account" in said.stderr) == (2, True)
+
+
+def test_a_kind_of_board_that_was_not_brought_is_named(lab: DeploymentLab) -> None:
+    words = ("--python", "3.12", "--arch", "aarch64", "--glibc", "2.39", "--runtimes", "tflite")
+    said = " ".join(lab.controller.run("boards", "wheels", *words, check=False).split())
+    kind = '{python: "3.12", arch: aarch64, glibc: "2.39", runtimes: [tflite]}'
+    assert "pip download: " in said
+    assert f"add {kind} to controller_board_kinds" in said
 
 
 def test_an_upgrade_converts_the_store(lab: DeploymentLab) -> None:
@@ -188,3 +256,27 @@ def test_an_upgrade_converts_the_store(lab: DeploymentLab) -> None:
     assert measurements(lab) == before[1]
     assert lab.controller.ask(*QUERY, user="ada")["hit"] is True
     assert lab.hub.failed_units() == []
+
+
+def test_the_board_gets_the_agent_of_the_upgraded_controller(lab: DeploymentLab) -> None:
+    playbooks = enrolled(lab)
+    before = lab.fresh.run("readlink /opt/latfarm/venv").stdout
+    rows = measurements(lab)
+    kept = playbooks.play("enroll")
+    assert kept.well, kept.out
+    assert "latfarm.farm.upgrade brings: release" in " ".join(kept.out.split())
+    played = playbooks.play("upgrade")
+    assert played.well, played.out
+    assert lab.fresh.run("readlink /opt/latfarm/venv").stdout != before
+    assert lab.controller.ask(*QUERY_ENROLLED, "--refresh", user="ada")["hit"] is False
+    assert measurements(lab) > rows
+    assert lab.fresh.failed_units() == []
+
+
+def test_the_board_leaves_the_farm_from_there(lab: DeploymentLab) -> None:
+    played = enrolled(lab).play("unenroll", "--limit", "enrolled")
+    assert played.well, played.out
+    until(lambda: set(platforms(lab)) == {"nuc"}, "the board to be forgotten")
+    left = lab.fresh.run("find /etc /opt /var/lib -xdev -name '*latfarm*'").stdout.split()
+    assert [path for path in left if "/journal" not in path] == []
+    assert lab.controller.ask(*QUERY, "--refresh", user="ada")["hit"] is False

@@ -3,7 +3,9 @@
 The archive holds the wheels of the agent and of its messages (`latfarm-protos`), everything that
 they need on a board with that Python and processor, pip itself (Debian's Python has none), and a
 list of all of them with their hashes. The name of the archive contains a hash of its content, so
-that archives with equal contents are the same release.
+that archives with equal contents are the same release. The archive of a controller also holds the
+wheels of the agent, which the controller hands on to boards, and pip is installed there, because
+it fetches what else a board needs. See `deployed`.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlparse
 
 from latfarm_predictors.whole_file import SUFFIX, written_whole
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from latfarm_controller.enrolment import wheels
+from latfarm_controller.enrolment import deployed, wheels
+from latfarm_controller.enrolment.deployed import ABOUT
+from latfarm_controller.enrolment.own_wheels import own_wheels, source
 from latfarm_controller.enrolment.pruning import keep
 from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.enrolment.wheels import Wheel
@@ -45,6 +48,8 @@ class Product:
         extras: extras of those that are always installed.
         oldest_python: the oldest version of Python on which it runs.
         archive: how the name of an archive begins.
+        equips: the distributions whose wheels it hands on to boards.
+        installs_pip: whether pip is installed, and not only used to install the rest.
     """
 
     head: str
@@ -52,6 +57,8 @@ class Product:
     extras: tuple[str, ...]
     oldest_python: tuple[int, int]
     archive: str
+    equips: tuple[str, ...] = ()
+    installs_pip: bool = False
 
 
 AGENT = Product("latfarm-agent", ("latfarm-protos", "latfarm-agent"), (), (3, 8), "latfarm")
@@ -62,13 +69,15 @@ CONTROLLER = Product(
     ("fit",),
     (3, 11),
     "latfarm-controller",
+    equips=AGENT.own,
+    installs_pip=True,
 )
 """What the machine of a controller installs."""
 
 LIST = "requirements.txt"
 """Name of the file in the archive that lists the wheels with their hashes."""
-ABOUT = "release.json"
-"""Name of the file in the archive that says for which boards the release is made."""
+HANDED = "boards"
+"""Folder in the archive of a controller with the wheels that it hands on to boards."""
 _PINNED_FROM = (3, 11)  # the oldest Python for which constraints.txt of a checkout is valid
 
 _MOST_ROUNDS = 5  # how often `_complete` looks for missing wheels before it gives up
@@ -106,12 +115,16 @@ class Wheelhouse:
 
 
 class Contents(NamedTuple):
-    """What is packed into an archive."""
+    """What is packed into an archive, besides the wheels that are installed.
+
+    `handed` are the wheels that the machine hands on to boards.
+    """
 
     product: Product
     target: WheelTarget
     extras: tuple[str, ...]
     left_out: dict[str, str]
+    handed: list[Wheel]
 
 
 def assemble(
@@ -123,24 +136,33 @@ def assemble(
 ) -> Wheelhouse:
     """Make a wheelhouse, or return the equal one that was made before; no wheel is fetched twice.
 
+    Where a controller was deployed together with an archive for this kind of board, that is it.
+
     Args:
         target: the Python of the board.
         runtimes: extras of the agent, such as "onnxruntime".
         folder: the folder that holds wheelhouses, and the wheels from which they are made.
         own: a folder with the wheels of this project's distributions; if it is None, they are built
-            from the checkout from which this controller runs.
+            from the checkout from which this controller runs, or are those of its deployment.
         product: what is installed.
 
     Raises:
         UsageError: the agent does not know a runtime, the project's wheels are not found, or the
             product does not run on that Python.
-        WheelError: a wheel cannot be built or fetched.
+        WheelError: a wheel cannot be built or fetched, or what was brought is damaged.
     """
+    if own is None and product is AGENT and (there := deployed.brought(target, runtimes)):
+        told = there.about
+        kinds = tuple(told["runtimes"])
+        return Wheelhouse(
+            told["release"], there.path, target, kinds, told["left_out"], there.wheels
+        )
     if target.version < product.oldest_python:
         oldest = ".".join(map(str, product.oldest_python))
         raise UsageError(f"--python {target.python}: {product.head} needs {oldest} or newer")
     with _locked(folder):
-        mine = [wheels.read_wheel(path) for path in _own(folder, own, product)]
+        mine = _own(product.own, folder, own)
+        handed = _own(product.equips, folder, own) if product.equips else []
         head = next(wheel for wheel in mine if wheel.name == product.head)
         asked = tuple(sorted(set(runtimes)))
         unknown = sorted(set(asked) - set(head.extras))
@@ -153,47 +175,16 @@ def assemble(
         needed, _ = wheels.closure(mine, others, extras, target)
         pip = next(wheel for wheel in others if wheel.name == "pip")
         left_out = _left_out(head, asked, target)
-        made = _pack(needed, pip, Contents(product, target, asked, left_out), folder)
-        parts = {wheel.path.parent for wheel in (*mine, *others)}
+        made = _pack(needed, pip, Contents(product, target, asked, left_out, handed), folder)
+        parts = {wheel.path.parent for wheel in (*mine, *handed, *others)}
         kind = f"{target.tag}-{'-'.join(asked)}"
         keep(folder, kind if product is AGENT else f"{product.head}-{kind}", made.archive, parts)
         return made
 
 
-def _own(folder: Path, own: Path | None, product: Product) -> list[Path]:
-    if own is not None:
-        found = [max(own.glob(f"{_stem(name)}-*.whl"), default=None) for name in product.own]
-        if None in found:
-            named = " and ".join(product.own)
-            raise UsageError(f"--own-wheels {own}: must hold wheels of {named}")
-        return [path for path in found if path is not None]
-    sources = [_source(name) for name in product.own]
-    place = folder / "own" / _digest(sources)
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".building-") as text:
-            wheels.build(sources, Path(text) / "wheels")
-            (Path(text) / "wheels").rename(place)
-    return sorted(place.glob("*.whl"))
-
-
-def _source(name: str) -> Path:
-    """Return the source folder from which a distribution runs.
-
-    Raises:
-        UsageError: the distribution does not run from a source folder.
-    """
-    try:
-        text = importlib.metadata.distribution(name).read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:
-        text = None
-    url = json.loads(text)["url"] if text else ""
-    path = Path(unquote(urlparse(url).path))
-    if not url.startswith("file:") or not (path / "pyproject.toml").exists():
-        raise UsageError(
-            f"{name} does not run from a checkout here: give its wheel with --own-wheels"
-        )
-    return path
+def _own(names: Sequence[str], folder: Path, own: Path | None) -> list[Wheel]:
+    """Read the wheels of distributions of this project."""
+    return [wheels.read_wheel(path) for path in own_wheels(names, folder, own)]
 
 
 def _others(
@@ -218,8 +209,13 @@ def _others(
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetching-") as text:
             fetched = Path(text) / "wheels"
             fetched.mkdir()
-            wheels.fetch([*dict.fromkeys(asked), "pip"], target, pins, fetched)
-            _complete(mine, extras, target, pins, fetched)
+            try:
+                wheels.fetch([*dict.fromkeys(asked), "pip"], target, pins, fetched)
+                _complete(mine, extras, target, pins, fetched)
+            except WheelError as error:
+                known = set(extras) - set(product.extras)
+                way_out = deployed.remedy(target, known) if product is AGENT else ""
+                raise WheelError("; ".join(filter(None, (str(error), way_out)))) from error
             fetched.rename(place)
     return [wheels.read_wheel(path) for path in sorted(place.glob("*.whl"))]
 
@@ -257,10 +253,12 @@ def _left_out(agent: Wheel, extras: Sequence[str], target: WheelTarget) -> dict[
 
 
 def _pack(needed: Sequence[Wheel], pip: Wheel, contents: Contents, folder: Path) -> Wheelhouse:
-    product, target, extras, left_out = contents
-    lines = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in needed]
+    product, target, extras, left_out, handed = contents
+    installed = [*needed, pip] if product.installs_pip else needed
+    lines = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in installed]
     listed = "".join(f"{line}\n" for line in lines)
-    digest = hashlib.sha256(f"{listed}{pip.sha256}{target.tag}".encode()).hexdigest()[:12]
+    hashes = "".join(wheel.sha256 for wheel in (pip, *handed))
+    digest = hashlib.sha256(f"{listed}{hashes}{target.tag}".encode()).hexdigest()[:12]
     version = next(wheel.version for wheel in needed if wheel.name == product.head)
     release = f"{version}-{digest}"
     about = {
@@ -276,6 +274,8 @@ def _pack(needed: Sequence[Wheel], pip: Wheel, contents: Contents, folder: Path)
         with written_whole(archive) as part, tarfile.open(part, "w") as tar:
             for wheel in (*needed, pip):
                 tar.add(wheel.path, wheel.path.name, filter=_plain)
+            for wheel in handed:
+                tar.add(wheel.path, f"{HANDED}/{wheel.path.name}", filter=_plain)
             for name, text in ((LIST, listed), (ABOUT, json.dumps(about, indent=1) + "\n")):
                 entry = tarfile.TarInfo(name)
                 entry.size = len(text.encode())
@@ -302,7 +302,7 @@ def _pins(target: WheelTarget, product: Product) -> list[str]:
     pip obeys them.
     """
     try:
-        file = _source(product.head).parent / "constraints.txt"
+        file = source(product.head).parent / "constraints.txt"
         text = file.read_text() if target.version >= _PINNED_FROM else ""
     except (OSError, UsageError):
         return []
@@ -317,24 +317,6 @@ def _pins(target: WheelTarget, product: Product) -> list[str]:
         if match and canonicalize_name(match["name"]) in asked:
             found.append(f"{match['name']}=={match['version']}{(match['marker'] or '').rstrip()}")
     return found
-
-
-def _digest(sources: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for source in sources:
-        for path in sorted(source.rglob("*")):
-            shown = path.relative_to(source)
-            if path.is_file() and not any(
-                part.startswith(".") or part == "__pycache__" or part in ("build", "dist")
-                for part in shown.parts
-            ):
-                data = path.read_bytes()
-                digest.update(f"{source.name}/{shown}\0{len(data)}\0".encode() + data)
-    return digest.hexdigest()[:16]
-
-
-def _stem(name: str) -> str:
-    return canonicalize_name(name).replace("-", "_")
 
 
 @contextmanager

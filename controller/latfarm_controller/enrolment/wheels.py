@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -125,6 +126,12 @@ def closure(
 
 
 def _pip(verb: str, *arguments: str) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise WheelError(
+            f"{sys.prefix} has no pip, which fetches the wheels of boards: install it there with "
+            f"`{sys.executable} -m ensurepip`; a controller that was deployed gets it from "
+            "latfarm.farm.upgrade_controller"
+        )
     command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
     try:
         done = subprocess.run(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from latfarm_controller.enrolment.wheelhouse import CONTROLLER
 from latfarm_controller.store.migrate import known_migrations
 
 from tests.farm.boards import wheels
@@ -17,8 +18,8 @@ from tests.farm.lab.wheelhouses import controller_folder
 
 HOME = "/var/lib/latfarm-controller"
 """Home of the deployed controller."""
-OWN = ("latfarm-protos", "latfarm-predictors", "latfarm-controller")
-"""Distributions of this checkout that a controller installs."""
+OWN = (*CONTROLLER.own, "latfarm-agent")
+"""Distributions of this checkout that a controller installs, or hands on to boards."""
 
 _CONVERTS = "CREATE TABLE farm_test (x INTEGER);\n"
 _BREAKS = '\ndef tell_ready() -> bool:\n    raise SystemExit("this release never serves")\n'
@@ -73,7 +74,7 @@ def build(folder: Path) -> Path:
 
 
 def altered_release(own: Path, folder: Path, *, breaks: bool) -> Path:
-    """Make a later release, which converts the store.
+    """Make a later release, which converts the store and has another agent for boards.
 
     Args:
         own: folder with wheels of this project.
@@ -90,6 +91,8 @@ def altered_release(own: Path, folder: Path, *, breaks: bool) -> Path:
                 data = source.read(entry)
                 if breaks and entry.filename == broken:
                     data += _BREAKS.encode()
+                if entry.filename == "latfarm_agent/__init__.py":
+                    data += b"\n# This is a later release.\n"
                 copy.writestr(entry, data)
             if wheel.name.startswith("latfarm_controller-"):
                 assert broken in source.namelist()

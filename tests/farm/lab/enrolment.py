@@ -29,13 +29,13 @@ _RECAP = re.compile(
 )
 """A line of the summary that Ansible prints at the end of a playbook."""
 
-_HEALTH_S = 180.0
+HEALTH_S = 180.0
 """How long a board may take to be well on a quiet host, in seconds; the playbooks' default."""
 
-_CONNECT_S = 10.0
+CONNECT_S = 10.0
 """How long Ansible waits for a connection on a quiet host, in seconds; its own default."""
 
-_PLAY_S = 1800.0
+PLAY_S = 1800.0
 """Limit of the time that a playbook may take on a quiet host, in seconds; emulated boards are
 slow."""
 
@@ -69,6 +69,17 @@ class PlaybookResult:
         return self.code == 0 and bool(self.changed) and not any(self.bad.values())
 
 
+def read_result(done: subprocess.CompletedProcess[str]) -> PlaybookResult:
+    """How a playbook ended, as `ansible-playbook` has told it."""
+    hosts = list(_RECAP.finditer(done.stdout))
+    return PlaybookResult(
+        done.returncode,
+        done.stdout + done.stderr,
+        {host["host"]: int(host["changed"]) for host in hosts},
+        {host["host"]: int(host["failed"]) + int(host["unreachable"]) for host in hosts},
+    )
+
+
 class LabController:
     """Runs playbooks and `latfarm` with a home folder and an inventory of its own.
 
@@ -93,7 +104,7 @@ class LabController:
             "latfarm_own_wheels": str(own),
             "latfarm_file_sd_dir": str(self.targets),
             "latfarm_file_sd_become": False,
-            "latfarm_health_timeout_s": round(scaled_s(_HEALTH_S)),
+            "latfarm_health_timeout_s": round(scaled_s(HEALTH_S)),
             **variables,
         }
         self.home.mkdir(mode=0o700)
@@ -157,15 +168,9 @@ class LabController:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=scaled_s(_PLAY_S),
+            timeout=scaled_s(PLAY_S),
         )
-        hosts = list(_RECAP.finditer(done.stdout))
-        return PlaybookResult(
-            done.returncode,
-            done.stdout + done.stderr,
-            {host["host"]: int(host["changed"]) for host in hosts},
-            {host["host"]: int(host["failed"]) + int(host["unreachable"]) for host in hosts},
-        )
+        return read_result(done)
 
     def latfarm(self, *words: str, check: bool = True) -> Any:
         """Run a command of `latfarm` that prints JSON; return what it printed."""
@@ -207,7 +212,7 @@ class LabController:
         return listed
 
     def _environment(self) -> dict[str, str]:
-        connecting = str(round(scaled_s(_CONNECT_S)))
+        connecting = str(round(scaled_s(CONNECT_S)))
         return {**os.environ, "LATFARM_HOME": str(self.home), "ANSIBLE_TIMEOUT": connecting}
 
 

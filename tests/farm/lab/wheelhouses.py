@@ -44,19 +44,20 @@ def fetch_for_boards(choices: Sequence[Sequence[str]], arch: str = NATIVE) -> No
 
 
 def fetch_for_controller() -> None:
-    """Fetch what the machine of a controller installs.
+    """Fetch what the machine of a controller installs, and what is brought there for boards.
 
     Raises:
         HostError: a wheel cannot be built or fetched.
     """
-    _assemble(CONTROLLER, (), controller_folder(), NATIVE)
+    _assemble(CONTROLLER, ("enrol",), controller_folder(), NATIVE)
+    _assemble(AGENT, (), controller_folder(), NATIVE)
 
 
 def _assemble(product: Product, runtimes: Sequence[str], folder: Path, arch: str) -> None:
     target = WheelTarget(PYTHON, wheels.MACHINES[arch], GLIBC)
     with tempfile.TemporaryDirectory() as text:
         own = Path(text) / "own"
-        wheels.own(own, product.own)
+        wheels.own(own, sorted({*product.own, *product.equips}))
         try:
             assemble(target, runtimes, folder, own, product)
         except ControllerError as error:

@@ -47,7 +47,9 @@ def wheels(
     own: Annotated[
         Path | None,
         typer.Option(
-            "--own-wheels", help="Folder with wheels of latfarm itself. Default: build them."
+            "--own-wheels",
+            help="Folder with wheels of latfarm itself. Default: build them from the checkout, or "
+            "take those that a deployment has brought.",
         ),
     ] = None,
     controller: Annotated[
@@ -60,8 +62,9 @@ def wheels(
 ) -> None:
     """Make a file from which a board installs its agent.
 
-    The board then needs no internet access. With --controller, it is for a machine on which a
-    controller is installed.
+    The board then needs no internet access. A controller that was deployed takes the file that the
+    deployment has brought for this kind of board, if there is one. With --controller, it is for a
+    machine on which a controller is installed.
 
     \b
     Examples:
