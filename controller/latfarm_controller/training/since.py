@@ -115,11 +115,8 @@ def inputs_since(
     campaign = check_here(store, platform, str(told.get("campaign", "")))
     chain = family_of_campaign(store, platform, campaign)
     frozen = frozen_set(store, bundles_dir, platform)
-    rows = RowChoice(
-        chain,
-        frozenset() if frozen is None else frozen.hashes,
-        load_bundle(since.path).slow_core,
-    )
+    barred = frozenset() if frozen is None else frozen.hashes
+    rows = RowChoice(chain, barred, load_bundle(since.path).slow_core)
     own = _own_basis(store, chain)
     basis = told_basis(told, campaign)
     chosen = None if basis == own else basis
