@@ -34,7 +34,7 @@ WORD = re.compile(r"\blatfarm_[a-z0-9_]+")
 NO_VARIABLES = {"latfarm_agent", "latfarm_upgrade_due", "latfarm_rollback_due"}
 """A package of Python, and groups that playbooks make."""
 
-OPTION_KEYS = {"type", "description", "default", "elements", "choices", "required"}
+OPTION_KEYS = {"type", "description", "default", "elements", "choices", "required", "options"}
 
 pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
 
@@ -164,6 +164,22 @@ def test_a_playbook_of_boards_refuses_a_value_of_another_type(tmp_path: Path) ->
 def test_the_playbook_of_the_controller_refuses_a_mistyped_variable(tmp_path: Path) -> None:
     told = refused(tmp_path, {"controller_member": ["ada"]}, "latfarm.farm.controller")
     assert "hub: there is no variable controller_member; did you mean controller_members?" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ({"python": "3.11", "arch": "x86_64"}, "missing required arguments: glibc"),
+        ({"python": "3.11", "arch": "sparc", "glibc": "2.36"}, "sparc"),
+        ({"python": "3.11", "arch": "x86_64", "glibc": "2.36", "runtime": ["a"]}, "runtime"),
+    ],
+)
+def test_a_mistyped_kind_of_board_is_refused(
+    tmp_path: Path, kind: dict[str, Any], told: str
+) -> None:
+    said = refused(tmp_path, {"controller_board_kinds": [kind]}, "latfarm.farm.controller")
+    assert "controller_board_kinds" in said
+    assert told in said
 
 
 def test_a_variable_on_the_command_line_is_checked_and_others_can_be_named(tmp_path: Path) -> None:
