@@ -258,7 +258,8 @@ def test_insight_sampling_cost_and_failures(facts: dict[str, Any], html: str) ->
     assert facts["conditions"]["clock"]["worst_drop"] == pytest.approx(0.005)
     text = "".join(Page(html).text)
     assert "no <i>such</i> op" in text
-    assert "90 % within 10 %: met, 93.0 % reached" in text.replace("90.0 %", "90 %")
+    assert "90 % within 10 %: met, 93.0 % reached by 57 kernels kept back" in text
+    assert "95 % interval 83 % to 98 %" in text
     assert "0 of 86" in text
 
 

@@ -207,7 +207,13 @@ def campaign(**changes: Any) -> CampaignRecord:
             "rules": RULES.to_json(),
             "call_overhead_ms": OVERHEAD_MS,
             "fusion": FUSION,
-            "kernels": {"kernels": 33, "drawn": 34, "stopped": "target", "accuracy": 0.93},
+            "kernels": {
+                "kernels": 33,
+                "drawn": 34,
+                "stopped": "target",
+                "accuracy": 53 / 57,
+                "judged": 57,
+            },
             "sentinel": [
                 {
                     "board_id": "toy-board",

@@ -171,10 +171,19 @@ class KernelCampaign(PlannedCampaign):
         return [*self._known, *shown]
 
     def _is_accurate(self) -> bool:
-        """Whether there is a target, and it is reached."""
+        """Whether there is a target, and the kernels kept back show that it is reached."""
         target = self._options.target
-        reached = None if target is None else self._judge.accuracy(self.samples())
-        return target is not None and reached is not None and reached >= target
+        judged = None if target is None else self._judge.judged(self.samples())
+        return target is not None and judged is not None and judged.shows(target)
+
+    def _accuracy(self, samples: Sequence[KernelSample]) -> dict[str, float | int | None]:
+        """How well the kernels kept back are predicted, for the outcome; empty without a target."""
+        if self._options.target is None:
+            return {}
+        judged = self._judge.judged(samples)
+        if judged is None:
+            return {"accuracy": None, "judged": 0}
+        return {"accuracy": judged.share, "judged": judged.count}
 
     def _affordable(self) -> int:
         """How many more kernels the boards have time for, at the average cost so far."""
@@ -350,7 +359,7 @@ class KernelCampaign(PlannedCampaign):
             "kernels": len(samples),
             "board_ms": self._board_ms,
             "stopped": self._stopped,
-            **({} if self._options.target is None else {"accuracy": self._judge.accuracy(samples)}),
+            **self._accuracy(samples),
             "drawn": len(self._kernels),
             "types": dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
             "excluded": len(self._excluded.ids),

@@ -14,6 +14,7 @@ from latfarm_predictors.samples import KernelSample
 from latfarm_controller.campaigns.sampling.belief import one_thread
 from latfarm_controller.campaigns.sampling.by_name import SamplerName
 from latfarm_controller.campaigns.sampling.layers import usable
+from latfarm_controller.campaigns.sampling.stopping import JudgedShare
 
 if TYPE_CHECKING:
     from latfarm_predictors.models.sibling import Sibling
@@ -67,8 +68,8 @@ class Judge:
         """The samples that a sampler may see."""
         return [sample for sample in samples if not self.keeps(sample.kernel)]
 
-    def accuracy(self, samples: Sequence[KernelSample]) -> float | None:
-        """Share of the kept kernels predicted within 10 %; None while there are too few of them.
+    def judged(self, samples: Sequence[KernelSample]) -> JudgedShare | None:
+        """The kept kernels predicted within 10 %; None while too few are kept.
 
         A kernel of a family with too few other kernels to learn from counts as missed.
         """
@@ -80,7 +81,8 @@ class Judge:
         for sample in samples:
             parts = families.setdefault(workload(sample.kernel).family, ([], []))
             parts[self.keeps(sample.kernel)].append(sample)
-        return sum(self._hits(*parts) for parts in families.values()) / len(kept)
+        hits = sum(self._hits(*parts) for parts in families.values())
+        return JudgedShare(hits, len(kept))
 
     def _hits(self, train: Sequence[KernelSample], test: Sequence[KernelSample]) -> int:
         if len(train) < _LEAST_ROWS or not test:

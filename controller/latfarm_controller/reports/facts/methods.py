@@ -8,11 +8,13 @@ from math import log
 from statistics import median
 from typing import Any
 
+from latfarm_predictors.judging import binomial_interval
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import corrected_layers
 
 from latfarm_controller.campaigns.profiles.insight import Insight
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS
+from latfarm_controller.campaigns.sampling.stopping import JudgedShare
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
 
 INSIGHTS: tuple[Insight, ...] = ("profile", "padded", "single")
@@ -111,7 +113,9 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
         "from_bundle": _bundle_name(config.get("started_from")),
         "target": target,
         "accuracy": accuracy,
-        "target_met": None if target is None or accuracy is None else accuracy >= target,
+        "judged": kernels.get("judged", 0),
+        "accuracy_interval": _interval(accuracy, kernels.get("judged", 0)),
+        "target_met": _is_met(target, accuracy, kernels),
         "stopped": kernels.get("stopped", ""),
         "drawn": kernels.get("drawn"),
         "measured": kernels.get("kernels"),
@@ -119,6 +123,24 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
         "rounds": rounds(record.measured.get("kernel", ())),
         "types": dict(kernels.get("types", {})),
     }
+
+
+def _interval(share: float | None, count: int) -> list[float] | None:
+    """The binomial 95 % interval of a share among so many kernels; None where either is missing."""
+    return None if share is None or not count else list(binomial_interval(share, count))
+
+
+def _is_met(target: float | None, share: float | None, kernels: Mapping[str, Any]) -> bool | None:
+    """Whether a survey met its target; None if it had none, or judged no kernel.
+
+    Surveys of older versions do not tell how many kernels judged, and stopped at the bare share.
+    """
+    if target is None or share is None:
+        return None
+    count = kernels.get("judged", 0)
+    if not count:
+        return share >= target
+    return JudgedShare(round(share * count), count).shows(target)
 
 
 def _bundle_name(started_from: Any) -> str:

@@ -62,6 +62,9 @@ def sampling(facts: Mapping[str, Any]) -> str:
     told = "" if target is None else f"{words.percent(target, 0)} within 10 %"
     if target is not None and facts["accuracy"] is not None:
         told += f": {met}, {words.percent(facts['accuracy'])} reached"
+        if facts["accuracy_interval"] is not None:
+            low, high = (words.percent(end, 0) for end in facts["accuracy_interval"])
+            told += f" by {facts['judged']} kernels kept back, 95 % interval {low} to {high}"
     body = words.facts(
         [
             ("sampler", str(facts["sampler"])),

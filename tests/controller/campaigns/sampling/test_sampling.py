@@ -27,6 +27,7 @@ from latfarm_controller.campaigns.sampling.nn_meter import (
 )
 from latfarm_controller.campaigns.sampling.prior import PriorSampler
 from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
+from latfarm_controller.campaigns.sampling.stopping import JudgedShare
 from latfarm_controller.errors import UsageError
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_predictors.kernels.fusion import FusionRules
@@ -264,17 +265,18 @@ def test_kernels_that_judge_are_not_shown_to_the_sampler() -> None:
     assert {s.kernel.kernel_id for s in judge.shown(samples)} == {
         s.kernel.kernel_id for s in samples
     } - {s.kernel.kernel_id for s in kept}
-    forest, roofline = judge.accuracy(samples), Judge(0.25, "roofline-gp").accuracy(samples)
+    forest, roofline = judge.judged(samples), Judge(0.25, "roofline-gp").judged(samples)
     assert forest is not None
     assert roofline is not None
-    assert 0.0 < forest < roofline <= 1.0
-    assert judge.accuracy(samples[:8]) is None
+    assert forest.count == roofline.count == len(kept)
+    assert 0.0 < forest.share < roofline.share <= 1.0
+    assert judge.judged(samples[:8]) is None
     spoilt = [
         KernelSample(s.kernel, bad) for s, bad in zip(samples, (0.0, float("nan")), strict=False)
     ]
-    assert judge.accuracy([*spoilt, *samples[2:]]) == judge.accuracy(samples[2:])
+    assert judge.judged([*spoilt, *samples[2:]]) == judge.judged(samples[2:])
     lonely = [s for s in samples if judge.keeps(s.kernel)]
-    assert judge.accuracy(lonely) == 0.0  # nothing to learn from
+    assert judge.judged(lonely) == JudgedShare(0, len(lonely))  # nothing to learn from
 
 
 def test_configurations_are_checked() -> None:
