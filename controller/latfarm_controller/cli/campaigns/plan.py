@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -133,7 +134,8 @@ def plan_of(
         config.get("context"),
     )
     earlier = islice(_earlier(client, platform), MOST_EARLIER)
-    told = forecast(shares, earlier, _settings(), config.get("budget_minutes"))
+    settings = _settings(shares.calibration_passes)
+    told = forecast(shares, earlier, settings, config.get("budget_minutes"))
     host = _look_at(offered[platform].boards) if look_at_host else None
     return Plan(told, host, _noise(platform))
 
@@ -148,20 +150,24 @@ def _earlier(client: ControllerClient, platform: str) -> Any:
         return
 
 
-def _settings() -> dict[str, Settings]:
-    """The settings of measurements, by their purpose, as the stages have them."""
+def _settings(passes: int) -> dict[str, Settings]:
+    """The settings of measurements, by their purpose, as the stages have them.
+
+    The sessions of a calibration network are divided among its `passes`.
+    """
     from latfarm_controller.campaigns import call_overhead
     from latfarm_controller.campaigns.kernels import survey
     from latfarm_controller.campaigns.networks import campaign
     from latfarm_controller.campaigns.profiles import context
 
+    sessions = ceil(campaign.SETTINGS.sessions / passes)
     return {
         "fusion": call_overhead.SETTINGS,
         "context": context.SETTINGS,
         "kernel": survey.SETTINGS,
         "probe": survey.SETTINGS,
         "sentinel": survey.SETTINGS,
-        "network": campaign.SETTINGS,
+        "network": replace(campaign.SETTINGS, sessions=sessions),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.summaries import CampaignSummary, PlatformSummary
+from latfarm_controller.campaigns.networks.campaign import SETTINGS
 from latfarm_controller.cli.campaigns import characterize, plan
 from latfarm_controller.cli.shell import connect, host_now
 from latfarm_controller.cli.shell.host_now import HostNow
@@ -60,6 +61,16 @@ def test_only_a_board_that_is_this_machine_is_looked_at(client: ControllerClient
     assert far.host is None
     assert far.forecast.minutes == 1.0
     assert plan.plan_of(client, "toy-fp32", {}, look_at_host=False).host is None
+
+
+def test_the_sessions_of_calibration_networks_are_divided_among_passes(
+    client: ControllerClient,
+) -> None:
+    far = plan.plan_of(client, "far-fp32", {"measurements": 500, "calibration": 20})
+    (networks,) = (s for s in far.forecast.stages if s.stage == "calibration networks")
+    assert (networks.measurements, networks.known) == (40, False)
+    each_ms = SETTINGS.warmup_ms + SETTINGS.max_ms
+    assert networks.minutes == pytest.approx(40 * 3 * each_ms / 60_000)  # three and two sessions
 
 
 def test_an_unknown_platform_offers_the_nearest(client: ControllerClient) -> None:
