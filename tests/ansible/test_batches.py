@@ -26,7 +26,7 @@ def test_the_first_board_of_the_inventory_is_the_canary(name: str, tmp_path: Pat
     last = {**play, "hosts": batches, "serial": 1, "tasks": [shown]}
     book.write_text(json.dumps([{**play, "hosts": "boards", "tasks": found}, last]))
     inventory = tmp_path / "inventory.json"
-    hosts = {board: {} for board in (*BOARDS, "idle")}
+    hosts: dict[str, dict[str, str]] = {board: {} for board in (*BOARDS, "idle")}
     children = {"linux_cpu": {"hosts": hosts}}
     inventory.write_text(json.dumps({"boards": {"children": children}}))
     done = run("ansible-playbook", "-i", inventory, book)
