@@ -43,7 +43,10 @@ def _told(self, live, result, busy_s):
     from latfarm_agent import __version__
 
     _hold()
-    logger.info("measured %s %s %s", live.asked.request.request_id, result.outcome, __version__)
+    outcome = ":".join(filter(None, (result.outcome, result.error_code)))
+    logger.info("measured %s %s %s", live.asked.request.request_id, outcome, __version__)
+    if result.error_code:
+        logger.info("not measured because: %s", result.error_message)
     _finish(self, live, result, busy_s)
 
 
@@ -70,7 +73,7 @@ class CarriedOut:
     Attributes:
         board: name of the board.
         request_id: of the measurement.
-        outcome: how it ended; "ok" is good.
+        outcome: how it ended; "ok" is good, and behind others stands the error's code.
         version: version of the agent that measured.
     """
 
@@ -126,6 +129,16 @@ def carried_out(boards: Sequence[VirtualBoard]) -> list[CarriedOut]:
         for board in boards
         for line in board.run(_READ).stdout.splitlines()
         if (match := _MEASURED.search(line))
+    ]
+
+
+def reasons(boards: Sequence[VirtualBoard]) -> list[str]:
+    """Why boards ended measurements without a latency: their names, and their agents' words."""
+    return [
+        f"{board.name}: {line}"
+        for board in boards
+        for line in board.run(_READ).stdout.splitlines()
+        if "not measured because: " in line
     ]
 
 
