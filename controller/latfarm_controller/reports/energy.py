@@ -79,7 +79,7 @@ def section(rows: Sequence[EnergyRow]) -> str:
         (
             [
                 page.cell(row.network),
-                page.cell(f"{row.measured_mj:.4g} +- {row.spread_mj:.2g}"),
+                page.cell(f"{row.measured_mj:.4g} ± {row.spread_mj:.2g}"),
                 page.cell(f"{row.answer.energy_mj:.4g}"),
                 page.cell(f"{row.error * 100:+.1f} %", "good" if abs(row.error) <= 0.1 else "bad"),
                 page.cell("{:.4g} to {:.4g}".format(*row.answer.interval_mj)),

@@ -148,7 +148,7 @@ def render(report: NetworksReport, rows: Sequence[NetworkRow]) -> str:
             "Corrected against predicted latency",
             plot(rows),
             "Latencies are corrected for the slowdown of the core; the table shows them as timed, "
-            "too. Bars are the predicted intervals; the band is +-10 %. The predictor saw no "
+            "too. Bars are the predicted intervals; the band is ±10 %. The predictor saw no "
             "measurement of these networks.",
         ),
         page.section("Networks", _networks(rows) + _passes(rows)),
@@ -200,7 +200,7 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> str:
     if not groups:
         return ""
     return page.table(
-        ["group", "kernels", "within +-10 %", "mean error"],
+        ["group", "kernels", "within 10 %", "mean error"],
         (
             [
                 page.cell(group["group"]),

@@ -122,7 +122,7 @@ def _point(point: Mapping[str, Any], x: float, y: float) -> str:
     moved = point["shown_ms"] != point["latency_ms"]
     carried = f", shown at {words.ms(point['shown_ms'])} ms" if moved else ""
     told = (
-        f"{words.ms(point['latency_ms'])} ms +- {words.ms(point['mad_ms'])}{carried}; "
+        f"{words.ms(point['latency_ms'])} ms ± {words.ms(point['mad_ms'])}{carried}; "
         f"{words.count(point['measurements'], 'measurement')}, {point['insight']}; {sizes}"
     )
     kind = "on" if point["exact"] else "near"
