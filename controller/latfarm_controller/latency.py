@@ -32,6 +32,7 @@ from latfarm_predictors.slow_core import SlowCore
 from latfarm_controller.app.question import ANY_ANSWER, Found, Question, named
 from latfarm_controller.app.question import QueryOptions as QueryOptions
 from latfarm_controller.config import ControllerConfig, load_config
+from latfarm_controller.each_alone import each_alone
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.platform_name import as_asked
 
@@ -51,8 +52,6 @@ TOGETHER = 500
 The networks of that many take about 100 MB."""
 MOST_TOGETHER = 16 * TOGETHER
 """Largest number of questions, without their networks, that the store is asked together."""
-MOST_OPEN = 2
-"""Largest number of bundles that stay open for `predict`; each takes up to 100 MB."""
 Model = Graph | str | Path
 """A network: as a Graph, or the path of an ONNX or TFLite file."""
 
@@ -160,7 +159,7 @@ def _open_bundles() -> OpenBundles:
     """The bundles that stay open for single predictions of this process."""
     from latfarm_controller.bulk.open_bundles import OpenBundles
 
-    return OpenBundles(MOST_OPEN)
+    return OpenBundles()
 
 
 def read(model: Model, batch_size: int = 0) -> Graph:
@@ -299,7 +298,7 @@ class LatencyDatabase:
 
     def _stored(self, questions: Sequence[Question]) -> dict[int, Found | Exception]:
         """What the store of this home answers by itself, or refuses, by position."""
-        from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
+        from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
         from latfarm_controller.store.duckdb import DuckDBStore
         from latfarm_controller.store.lock import StoreLock
         from latfarm_controller.training.bundle_notes import NewestNotes
@@ -324,7 +323,7 @@ class LatencyDatabase:
             answers = StoredAnswers(store, NewestNotes(config.bundles_dir))
             asked = [questions[place] for place in sound]
             platforms: list[str] | None = None
-            for place, found in zip(sound, found_each(answers.find, asked), strict=True):
+            for place, found in zip(sound, each_alone(answers.find, asked), strict=True):
                 if found is not None:
                     ended[place] = found
                 elif not questions[place].measure:

@@ -31,9 +31,5 @@ def readable(files: Sequence[int | OpenFile], timeout_s: float | None = None) ->
     poller = select.poll()
     for file in files:
         poller.register(file, select.POLLIN)
-    return [number for number, _ in poller.poll(None if timeout_s is None else _ms(timeout_s))]
-
-
-def _ms(timeout_s: float) -> int:
-    """Whole milliseconds that are not shorter than a time."""
-    return math.ceil(timeout_s * 1e3)
+    timeout_ms = None if timeout_s is None else math.ceil(timeout_s * 1e3)
+    return [number for number, _ in poller.poll(timeout_ms)]

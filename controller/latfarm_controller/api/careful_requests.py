@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+from latfarm_protos.trust.calls import behaviour_of, handler_like
 from latfarm_protos.trust.message_fields import SMALL_BYTES, Unreadable, careful
 
 from latfarm_controller.api import error_codes
@@ -45,6 +46,7 @@ async def _read(data: bytes, read: Callable[[bytes], Any]) -> Any:
 
 def _careful(handler: Any, read: Callable[[bytes], Any]) -> Any:
     """A handler that reads requests with `read` and hands them to another handler."""
+    inside = behaviour_of(handler)
 
     async def messages(received: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for data in received:
@@ -59,21 +61,11 @@ def _careful(handler: Any, read: Callable[[bytes], Any]) -> Any:
             await error_codes.abort(context, error)
 
     async def answer(received: Any, context: Any) -> Any:
-        inside = handler.stream_unary if handler.request_streaming else handler.unary_unary
         return await inside(await asked(received, context), context)
 
     async def stream(received: Any, context: Any) -> AsyncIterator[Any]:
-        inside = handler.stream_stream if handler.request_streaming else handler.unary_stream
         async with aclosing(inside(await asked(received, context), context)) as told:
             async for message in told:
                 yield message
 
-    makers = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    make = makers[(bool(handler.request_streaming), bool(handler.response_streaming))]
-    behaviour = stream if handler.response_streaming else answer
-    return make(behaviour, None, handler.response_serializer)
+    return handler_like(handler, stream if handler.response_streaming else answer)

@@ -12,6 +12,7 @@ from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
+from latfarm_controller import json_fields
 from latfarm_controller.api import estimate_stream, messages, query_messages
 from latfarm_controller.api.error_codes import error_of
 from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
@@ -309,7 +310,7 @@ class ControllerClient:
         """The exact hash and the network that a hash, or its beginning, stands for."""
         request = pb.GetGraphRequest(hash=graph_hash)
         found = self._call(lambda: self._stub.GetGraph(request))
-        return found.hash, messages.graph_from_json(found.graph_json)
+        return found.hash, json_fields.graph_from_json(found.graph_json)
 
     def report(self, platform: str, campaign_id: str = "") -> dict[str, Any]:
         """All facts of a platform's report; see `latfarm_controller.reports.platform_report`."""

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement
 from latfarm_protos.v1 import controller_pb2 as pb
 
@@ -19,7 +18,6 @@ from latfarm_controller.app.summaries import (
     CampaignSummary,
     PlatformSummary,
 )
-from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import BoardEvent, CampaignRecord
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -214,31 +212,3 @@ def details_from_pb(message: pb.Measurement) -> dict[str, Any]:
 def measurement_from_pb(message: pb.Measurement) -> Measurement:
     """The measurement of a message."""
     return Measurement.from_json(json.loads(message.json))
-
-
-def graph_from_json(data: bytes) -> Graph:
-    """The network of a request.
-
-    Raises:
-        UsageError: the bytes are not JSON.
-        GraphError: the JSON does not describe a network.
-    """
-    try:
-        return Graph.from_json(json.loads(data))
-    except (ValueError, RecursionError) as error:  # the latter where it is nested without end
-        raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
-
-
-def config_from_json(text: str) -> dict[str, Any]:
-    """The configuration of a campaign in a request; empty text is an empty configuration.
-
-    Raises:
-        UsageError: the text is not a JSON object.
-    """
-    try:
-        data = json.loads(text or "{}")
-    except ValueError as error:
-        raise UsageError(f"the field config_json is not valid JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise UsageError("the field config_json must be a JSON object")
-    return data

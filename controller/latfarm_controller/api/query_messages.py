@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from latfarm_predictors.errors import PredictorsError
 from latfarm_protos.v1 import controller_pb2 as pb
 
+from latfarm_controller import json_fields
 from latfarm_controller.api import error_codes, messages
 from latfarm_controller.app.question import Ended, Found, GraphNeeded, Question
 from latfarm_controller.board_profile import checked_tags
@@ -50,7 +51,7 @@ def question_from_pb(message: pb.QueryRequest, user: str = "", *, unread: bool =
     graph = None
     graph_hash, network_hash = message.graph_hash, message.network_hash
     if not unread and (message.graph_json or not (graph_hash or network_hash)):
-        graph = messages.graph_from_json(message.graph_json)
+        graph = json_fields.graph_from_json(message.graph_json)
         asked = Question.about(graph, message.platform)
         graph_hash, network_hash = asked.graph_hash, asked.network_hash
     return Question(

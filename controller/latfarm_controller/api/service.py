@@ -17,6 +17,7 @@ from typing import Any
 from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
+from latfarm_controller import json_fields
 from latfarm_controller.api import error_codes, estimate_stream, messages, query_messages
 from latfarm_controller.api.home_socket import SocketUser, is_this_process
 from latfarm_controller.app.app import Controller
@@ -174,7 +175,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
     async def Predict(self, request: pb.PredictRequest) -> Any:
         """Predict a latency from the bundle in use of a platform."""
         answer, energy = await self._controller.predict(
-            await asyncio.to_thread(messages.graph_from_json, request.graph_json),
+            await asyncio.to_thread(json_fields.graph_from_json, request.graph_json),
             request.platform,
             request.coverage or DEFAULT_COVERAGE,
             request.energy,
@@ -226,7 +227,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
         record = await self._controller.campaigns.start(
             request.kind,
             request.platform,
-            messages.config_from_json(request.config_json),
+            json_fields.config_from_json(request.config_json),
             request.name,
             CALLER.get(),
         )

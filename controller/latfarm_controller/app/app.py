@@ -45,8 +45,6 @@ from latfarm_controller.training import bundles
 from latfarm_controller.training.bundle_notes import NewestNotes
 from latfarm_controller.training.fit_child import NICENESS
 
-MOST_OPEN = 2
-"""Largest number of bundles that stay open for single predictions; each takes up to 100 MB."""
 UNREACHABLE = "unreachable"
 """State of a board whose agent does not answer."""
 
@@ -78,7 +76,7 @@ class Controller:
         cares: bool = False,
     ) -> None:
         self._bundles_dir = config.bundles_dir
-        self._open_bundles = OpenBundles(MOST_OPEN)
+        self._open_bundles = OpenBundles()
         self._kept_reports = ReportCache(config.reports_dir / KEPT)
         self._store = store
         self._fleet = fleet

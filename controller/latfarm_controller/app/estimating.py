@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from latfarm_controller.app.question import ALONE, Found, GraphNeeded, Question, named
-from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
+from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
 from latfarm_controller.bulk.candidates import BulkCandidate, CandidateEnd, SentGraph
 from latfarm_controller.bulk.evaluation import Evaluation
 from latfarm_controller.bulk.predictions import DEFAULT_COVERAGE, PredictedLatency
+from latfarm_controller.each_alone import each_alone
 from latfarm_controller.errors import NotMeasuredError, UsageError
 
 
@@ -126,7 +127,7 @@ class Estimating:
                 hashed = replace(question, graph_hash=graph_hash, network_hash=network_hash)
                 now_hashed.append((each, hashed, end))
         asked = [question for _, question, _ in now_hashed]
-        found = found_each(self._stored.find, asked)
+        found = each_alone(self._stored.find, asked)
         for (each, question, end), stored in zip(now_hashed, found, strict=True):
             known = self._predicted(question, end) if stored is None else stored
             ended.append((each.place, known))
@@ -138,7 +139,7 @@ class Estimating:
         """The stored answers of candidates whose hashes were sent; None for all others."""
         found: list[Found | Exception | None] = [None] * len(sound)
         places = [place for place, (_, question) in enumerate(sound) if _is_hashed(question)]
-        known = found_each(self._stored.find, [sound[place][1] for place in places])
+        known = each_alone(self._stored.find, [sound[place][1] for place in places])
         for place, end in zip(places, known, strict=True):
             found[place] = end
         return found

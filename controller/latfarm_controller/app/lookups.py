@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from latfarm_controller.app.question import Found, Question
-from latfarm_controller.app.stored_answers import StoredAnswers, found_each
+from latfarm_controller.app.stored_answers import StoredAnswers
+from latfarm_controller.each_alone import each_alone
 
 MOST_TOGETHER = 256
 """The largest number of questions that are looked up together."""
@@ -51,7 +52,7 @@ class Lookups:
     async def _answer(self, together: list[_Waiting]) -> None:
         try:
             questions = [question for question, _ in together]
-            found = await asyncio.to_thread(found_each, self._stored.find, questions)
+            found = await asyncio.to_thread(each_alone, self._stored.find, questions)
         except BaseException:
             for _, answer in together:
                 answer.cancel()

@@ -11,8 +11,9 @@ from dataclasses import replace
 from latfarm_controller.app.lookups import Lookups
 from latfarm_controller.app.pools import LOOK_S, Pools
 from latfarm_controller.app.question import ALONE, Ended, Event, Found, GraphNeeded, Question
-from latfarm_controller.app.stored_answers import StoredAnswers, found_each, nothing_stored
+from latfarm_controller.app.stored_answers import StoredAnswers, nothing_stored
 from latfarm_controller.campaigns.query import QueryCampaign
+from latfarm_controller.each_alone import each_alone
 from latfarm_controller.errors import ControllerError, FarmError
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.scope import CampaignScope
@@ -106,7 +107,7 @@ class Questions:
                 except ALONE as error:
                     ended.append((place, error.with_traceback(None)))
             wanted = [question for _, question in asked]
-            found = await asyncio.to_thread(found_each, self._stored.find, wanted)
+            found = await asyncio.to_thread(each_alone, self._stored.find, wanted)
             refused: list[tuple[int, Question]] = []
             for (place, question), answer in zip(asked, found, strict=True):
                 if answer is not None:

@@ -7,7 +7,7 @@ as the controller does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from latfarm_predictors.measurement import PUBLISH
@@ -52,30 +52,6 @@ class StoredAnswers:
     def known(self, platforms: Sequence[str] = ()) -> list[str]:
         """Names of known platforms: those of the store, and further ones."""
         return sorted({*self._store.platforms(), *platforms})
-
-
-def found_each(
-    find: Callable[[Sequence[Question]], Sequence[Found | None]], questions: Sequence[Question]
-) -> list[Found | Exception | None]:
-    """The stored answers of questions; one that cannot be looked up fails alone.
-
-    Args:
-        find: looks up questions together (`StoredAnswers.find`).
-        questions: the questions.
-
-    Returns:
-        For each question its answer, None if there is none, or why it cannot be looked up, such as
-        a damaged row.
-    """
-    if not questions:
-        return []
-    try:
-        return list(find(questions))
-    except Exception as error:
-        if len(questions) == 1:
-            return [error]
-    middle = len(questions) // 2
-    return [*found_each(find, questions[:middle]), *found_each(find, questions[middle:])]
 
 
 def nothing_stored(question: Question, known: Sequence[str]) -> Exception:

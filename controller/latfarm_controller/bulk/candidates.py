@@ -6,7 +6,6 @@ results are the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,15 +24,15 @@ from latfarm_controller.bulk.predictions import (
     predicted_with,
 )
 from latfarm_controller.bulk.worker import portable
-from latfarm_controller.errors import ControllerError, UsageError
+from latfarm_controller.errors import ControllerError
+from latfarm_controller.json_fields import graph_from_json
 from latfarm_controller.platform_name import as_asked
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
 MOST_KEPT = 4
-"""Largest number of bundles that a worker keeps open. A bundle takes up to 100 MB, with the kernels
-and networks that its predictor remembers."""
+"""Largest number of bundles that a worker keeps open."""
 Predict = Callable[[str, Sequence[Graph], float], list[PredictedLatency | Exception]]
 """Predicts networks on a platform with a coverage; one that fails, fails alone."""
 
@@ -85,10 +84,7 @@ class SentGraph:
             UsageError: the bytes are not JSON.
             GraphError: the JSON does not describe a network.
         """
-        try:
-            return Graph.from_json(json.loads(self.content))
-        except (ValueError, RecursionError) as error:  # the latter where it is nested without end
-            raise UsageError(f"the field graph_json is not valid JSON: {error}") from error
+        return graph_from_json(self.content)
 
 
 Source = Graph | NetworkFile | SentGraph

@@ -15,6 +15,9 @@ from latfarm_controller.training.bundles import FileState, file_state
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
 
+FOR_SINGLE_PREDICTIONS = 2
+"""How many bundles are kept where networks are predicted one by one."""
+
 
 class OpenBundles:
     """Keeps the bundles that were used last. Thread-safe.
@@ -24,7 +27,7 @@ class OpenBundles:
             and networks that its predictor remembers.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = FOR_SINGLE_PREDICTIONS) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._kept: dict[tuple[Path, FileState], PlatformPredictor | Exception] = {}  # newest last

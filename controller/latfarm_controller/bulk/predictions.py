@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from latfarm_predictors.errors import PredictorsError
 from latfarm_predictors.graph.graph import Graph
 
+from latfarm_controller.each_alone import each_alone
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.training import bundles
 
@@ -115,19 +116,14 @@ def predicted_with(
     """
     if isinstance(predictor, Exception):
         return [predictor] * len(graphs)
-    answers = _each(predictor, graphs, coverage)
-    return [a if isinstance(a, Exception) else PredictedLatency.of(a) for a in answers]
+    found = each_alone(
+        lambda some: predictor.predict_many(some, coverage), graphs, (PredictorsError, ValueError)
+    )
+    return [_ended(each) for each in found]
 
 
-def _each(
-    predictor: PlatformPredictor, graphs: Sequence[Graph], coverage: float
-) -> list[Answer | Exception]:
-    """Predict networks together; if that fails, each half alone, to find those that fail."""
-    try:
-        return list(predictor.predict_many(graphs, coverage))
-    except (PredictorsError, ValueError) as error:
-        if len(graphs) == 1:
-            return [error if isinstance(error, PredictorsError) else UsageError(str(error))]
-    middle = len(graphs) // 2
-    first, last = graphs[:middle], graphs[middle:]
-    return [*_each(predictor, first, coverage), *_each(predictor, last, coverage)]
+def _ended(found: Answer | Exception) -> PredictedLatency | Exception:
+    """How a network ends that was answered, or that failed alone."""
+    if not isinstance(found, Exception):
+        return PredictedLatency.of(found)
+    return found if isinstance(found, PredictorsError) else UsageError(str(found))

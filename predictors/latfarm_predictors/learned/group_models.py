@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.groups import LEAST_ROWS
-from latfarm_predictors.features.table import Array, Rows
+from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.models.base import Observations
 from latfarm_predictors.models.image_split import fit_apart
 from latfarm_predictors.models.roofline import Roofline
@@ -84,45 +84,43 @@ class GroupFitting:
             stack, images = two.others, two.images
             predicted, sigma = two.unseen_ms, two.unseen_sigma
         forest = Forest(seed=seed).fit(table, latency) if self.forests else None
-        scores = evaluate(predicted, latency)
-        judged = (
-            None if forest is None else evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
-        )
-        summary = GroupSummary(
-            group=name,
-            rows=len(rows),
-            families=tuple(sorted(set(table.families))),
-            main_ops=tuple(sorted(set(table.main_ops))),
+        summary = replace(
+            _summary(name, table, predicted, latency),
             model="gp" if stack.boosted is None else "stack",
             gp_weight=stack.gp_weight,
             outliers=stack.gp.outliers,
             noise=stack.gp.noise_sigma,
-            within5=scores.within5,
-            within10=scores.within10,
-            mean_ape=scores.mean_ape,
-            forest_within10=None if judged is None else judged.within10,
-            forest_mean_ape=None if judged is None else judged.mean_ape,
         )
+        if forest is not None:
+            judged = evaluate(np.maximum(forest.out_of_bag_ms, 1e-12), latency)
+            summary = replace(
+                summary, forest_within10=judged.within10, forest_mean_ape=judged.mean_ape
+            )
         return GroupModels(summary, predicted, sigma, stack, images, forest=forest)
 
     def _scaled(self, name: str, rows: Rows) -> GroupModels:
         """Fit the factor of a group with few kernels."""
         table, latency = self.training.table.take(rows), self.training.latency_ms[rows]
         predicted, sigma, few = scale(self.overall, table, latency)
-        scores = evaluate(predicted, latency)
-        summary = GroupSummary(
-            group=name,
-            rows=len(rows),
-            families=tuple(sorted(set(table.families))),
-            main_ops=tuple(sorted(set(table.main_ops))),
-            model="roofline",
-            gp_weight=0.0,
-            outliers=0,
-            noise=few.sigma,
-            within5=scores.within5,
-            within10=scores.within10,
-            mean_ape=scores.mean_ape,
-            forest_within10=None,
-            forest_mean_ape=None,
-        )
+        summary = replace(_summary(name, table, predicted, latency), noise=few.sigma)
         return GroupModels(summary, predicted, sigma, scaled=few)
+
+
+def _summary(name: str, table: Table, predicted: Array, latency: Array) -> GroupSummary:
+    """How well a group was predicted, as if it were a factor on the roofline without noise."""
+    scores = evaluate(predicted, latency)
+    return GroupSummary(
+        group=name,
+        rows=len(table),
+        families=tuple(sorted(set(table.families))),
+        main_ops=tuple(sorted(set(table.main_ops))),
+        model="roofline",
+        gp_weight=0.0,
+        outliers=0,
+        noise=0.0,
+        within5=scores.within5,
+        within10=scores.within10,
+        mean_ape=scores.mean_ape,
+        forest_within10=None,
+        forest_mean_ape=None,
+    )

@@ -67,7 +67,7 @@ def _refuse(context: Any, check: Check) -> None:
 
 
 def _guarded(handler: Any, check: Check, malformed: Callable[[str], Exception]) -> Any:
-    inside = _behaviour(handler)
+    inside = behaviour_of(handler)
     plain = handler.request_deserializer
     read = (lambda data: data) if plain is None else careful(plain)
 
@@ -96,10 +96,10 @@ def _guarded(handler: Any, check: Check, malformed: Callable[[str], Exception]) 
     def stream(request: Any, context: Any) -> Iterator[Any]:
         yield from inside(asked(request, context), context)
 
-    return _like(handler, stream if handler.response_streaming else answer)
+    return handler_like(handler, stream if handler.response_streaming else answer)
 
 
-def _behaviour(handler: Any) -> Any:
+def behaviour_of(handler: Any) -> Any:
     """The function of a handler, whether requests and responses are streams or not."""
     shapes = (
         handler.unary_unary,
@@ -110,7 +110,8 @@ def _behaviour(handler: Any) -> Any:
     return next(shape for shape in shapes if shape is not None)
 
 
-def _like(handler: Any, behaviour: Any) -> Any:
+def handler_like(handler: Any, behaviour: Any) -> Any:
+    """A handler with another function, which gets the bytes of its requests."""
     makers = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from latfarm_controller import json_fields
 from latfarm_controller.api import messages
 from latfarm_controller.app.summaries import (
     BoardSummary,
@@ -99,9 +100,11 @@ def test_the_json_of_summaries_has_the_fields_of_their_messages() -> None:
 
 def test_what_is_not_json_is_refused() -> None:
     with pytest.raises(UsageError, match="graph_json is not valid JSON"):
-        messages.graph_from_json(b"{")
+        json_fields.graph_from_json(b"{")
     with pytest.raises(UsageError, match="config_json is not valid JSON"):
-        messages.config_from_json("{")
+        json_fields.config_from_json("{")
+    with pytest.raises(UsageError, match="config_json is not valid JSON"):
+        json_fields.config_from_json("[" * 100_000)
     with pytest.raises(UsageError, match="must be a JSON object"):
-        messages.config_from_json("[]")
-    assert messages.config_from_json("") == {}
+        json_fields.config_from_json("[]")
+    assert json_fields.config_from_json("") == {}

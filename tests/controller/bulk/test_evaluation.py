@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from latfarm_controller.api.messages import graph_from_json
 from latfarm_controller.bulk import evaluation
 from latfarm_controller.bulk.candidates import (
     BulkCandidate,
@@ -23,6 +22,7 @@ from latfarm_controller.bulk.lender import WorkerLender
 from latfarm_controller.bulk.predictions import PredictedLatency
 from latfarm_controller.errors import ControllerError, UsageError
 from latfarm_controller.estimates import in_order
+from latfarm_controller.json_fields import graph_from_json
 from latfarm_predictors.bundle import save_bundle
 from latfarm_predictors.errors import ModelFileError
 from latfarm_predictors.graph.builder import GraphBuilder

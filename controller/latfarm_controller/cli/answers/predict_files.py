@@ -13,6 +13,7 @@ from latfarm_predictors.errors import GraphError, ModelFileError
 from latfarm_controller.cli.answers.predict_remarks import as_sample, remarks_on
 from latfarm_controller.cli.answers.predict_show import Prediction
 from latfarm_controller.cli.shell import inputs
+from latfarm_controller.each_alone import each_alone
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -138,17 +139,14 @@ def _predict_files(files: Sequence[Path], how: HowToPredict, opened: Open) -> li
 
 def _predict_each(
     predictor: PlatformPredictor, named: Sequence[tuple[Path, Graph]], how: HowToPredict
-) -> list[Prediction | GraphError]:
-    """Predict networks together; if one cannot be predicted, each half alone, to find it."""
-    try:
-        asked = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in named]
-        return list(_predict(predictor, asked, how))
-    except GraphError as error:
-        if len(named) == 1:
-            return [error]
-    middle = len(named) // 2
-    first = _predict_each(predictor, named[:middle], how)
-    return [*first, *_predict_each(predictor, named[middle:], how)]
+) -> list[Prediction | Exception]:
+    """Predict networks together; one that cannot be predicted fails alone."""
+
+    def predicted(some: Sequence[tuple[Path, Graph]]) -> list[Prediction]:
+        asked = [(file, inputs.for_platform(graph, predictor.platform)) for file, graph in some]
+        return _predict(predictor, asked, how)
+
+    return each_alone(predicted, named, GraphError)
 
 
 def _mark_as_sample(prediction: Prediction) -> None:

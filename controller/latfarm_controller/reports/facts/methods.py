@@ -102,7 +102,7 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
     config = {} if record.campaign is None else record.campaign.config
     kernels: Mapping[str, Any] = record.outcome.get("kernels", {})
     target = config.get("target")
-    accuracy = kernels.get("accuracy")
+    accuracy, judged = kernels.get("accuracy"), kernels.get("judged", 0)
     in_budget = "spent" in record.outcome
     return {
         "sampler": config.get("sampler", "latfarm" if in_budget else "prior"),
@@ -113,9 +113,9 @@ def sampling(record: PlatformRecord) -> dict[str, Any]:
         "from_bundle": _bundle_name(config.get("started_from")),
         "target": target,
         "accuracy": accuracy,
-        "judged": kernels.get("judged", 0),
-        "accuracy_interval": _interval(accuracy, kernels.get("judged", 0)),
-        "target_met": _is_met(target, accuracy, kernels),
+        "judged": judged,
+        "accuracy_interval": _interval(accuracy, judged),
+        "target_met": _is_met(target, accuracy, judged),
         "stopped": kernels.get("stopped", ""),
         "drawn": kernels.get("drawn"),
         "measured": kernels.get("kernels"),
@@ -130,14 +130,13 @@ def _interval(share: float | None, count: int) -> list[float] | None:
     return None if share is None or not count else list(binomial_interval(share, count))
 
 
-def _is_met(target: float | None, share: float | None, kernels: Mapping[str, Any]) -> bool | None:
+def _is_met(target: float | None, share: float | None, count: int) -> bool | None:
     """Whether a survey met its target; None if it had none, or judged no kernel.
 
     Surveys of older versions do not tell how many kernels judged, and stopped at the bare share.
     """
     if target is None or share is None:
         return None
-    count = kernels.get("judged", 0)
     if not count:
         return share >= target
     return JudgedShare(round(share * count), count).shows(target)

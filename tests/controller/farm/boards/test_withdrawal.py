@@ -7,11 +7,21 @@ from functools import partial
 
 import pytest
 from latfarm_controller.farm.boards.shard import InlineShard
+from latfarm_controller.farm.farm import Farm
 
 from tests.controller.farm.conftest import Lab, collect, until
 from tests.controller.farm.fake_board import FakeClient
 
 pytestmark = pytest.mark.timeout(60)
+
+
+async def measure_shortly(lab: Lab, farm: Farm) -> None:
+    """Listen for three campaigns, and let the board show that its measurements are short."""
+    await farm.wait_for("p", 5)
+    for name in ("c1", "c2", "c3"):
+        farm.listen(name)
+    farm.submit("c3", [lab.request(99)])
+    await collect(farm, "c3", 1)
 
 
 def test_an_aborted_measurement_is_stopped_and_the_lease_stays(lab: Lab) -> None:
@@ -20,11 +30,7 @@ def test_an_aborted_measurement_is_stopped_and_the_lease_stays(lab: Lab) -> None
 
     async def scenario() -> None:
         async with lab.farm(depth=2) as farm:
-            await farm.wait_for("p", 5)
-            for name in ("c1", "c2", "c3"):
-                farm.listen(name)
-            farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
-            await collect(farm, "c3", 1)
+            await measure_shortly(lab, farm)
             board.gate.clear()
             farm.submit("c1", [first])
             await until(lambda: board.busy)
@@ -89,11 +95,7 @@ def test_a_second_withdrawal_may_come_while_the_board_hears_of_the_first(
 
     async def scenario() -> None:
         async with lab.farm(depth=2) as farm:
-            await farm.wait_for("p", 5)
-            for name in ("c1", "c2", "c3"):
-                farm.listen(name)
-            farm.submit("c3", [lab.request(99)])  # from now on it is known to be short
-            await collect(farm, "c3", 1)
+            await measure_shortly(lab, farm)
             board.gate.clear()
             for number, name in enumerate(("c1", "c2")):
                 farm.submit(name, [lab.request(number)])

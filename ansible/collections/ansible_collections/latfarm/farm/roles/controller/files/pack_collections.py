@@ -14,8 +14,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-LEFT_OUT = {"tests", "docs", "changelogs", "__pycache__"}
-"""Names of folders that are left out. Those that begin with a dot are left out, too."""
+LEFT_OUT = {"tests", "docs", "changelogs"}
+"""Folders of a collection that are left out, beside byte code and what begins with a dot."""
 
 
 def packed(collections: dict[str, Path]) -> bytes:
