@@ -40,7 +40,7 @@ PROFILE = {
     "noise": 0.01,
     "fused_pairs": [["Conv", "Relu"], ["Conv", "BatchNormalization"]],
 }
-GIVE_UP_S = 60.0
+GIVE_UP_S = 150.0
 """Longest wait for a condition or for the end of a command, in seconds."""
 
 # This program gives up the Linux capabilities CAP_DAC_OVERRIDE (1) and CAP_DAC_READ_SEARCH (2) with

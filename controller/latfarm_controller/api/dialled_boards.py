@@ -21,7 +21,7 @@ import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -31,7 +31,7 @@ from latfarm_protos.trust.gate import Admission
 from latfarm_protos.trust.identity import Identity
 
 from latfarm_controller.agents.registry import BoardEntry, Registry, changed_id
-from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, carry
+from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, ServedConnections, carry
 from latfarm_controller.errors import UsageError
 
 HELLO_S = 10.0
@@ -42,8 +42,6 @@ CLAIM_S = 3.0
 """How long the holder of a board may take to answer when another agent claims the board."""
 MOST_CONNECTIONS = 16
 """Most connections to one board at once: its shard needs one, and each description one."""
-
-_Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -139,13 +137,13 @@ class DialledBoards:
         self._expected: dict[str, _Expected] = {}
         self._under_way: Counter[str] = Counter()
         self._carrying: dict[str, set[asyncio.Task[None]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections = ServedConnections()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Take boards from the gate."""
         self._server = await asyncio.start_unix_server(
-            self._guarded(self._meet), str(self._gate.dialled), limit=CHUNK_BYTES
+            self._connections.serving(self._meet), str(self._gate.dialled), limit=CHUNK_BYTES
         )
 
     async def close(self) -> None:
@@ -153,11 +151,7 @@ class DialledBoards:
         servers = [*self._servers.values(), *([self._server] if self._server else [])]
         self._servers.clear()
         self._server = None
-        for server in servers:
-            server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connections.close(*servers)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def address(self, name: str) -> str:
@@ -169,22 +163,6 @@ class DialledBoards:
         """The id that a connected board gave when it dialled in; empty if it is not connected."""
         control = self._controls.get(name)
         return "" if control is None else control.board_id
-
-    def _guarded(self, serve: Callable[[PipeEnd], Awaitable[None]]) -> _Handler:
-        """A handler of connections that ends with the hub, and closes its connection."""
-
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks.add(task)
-            try:
-                with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
-                    await serve(PipeEnd(reader, writer))
-            finally:
-                self._tasks.discard(task)
-                writer.close()
-
-        return handle
 
     # What boards do
 
@@ -318,7 +296,7 @@ class DialledBoards:
         if name not in self._servers:
             path = self.address(name).removeprefix("unix:")
             self._servers[name] = await asyncio.start_unix_server(
-                self._guarded(partial(self._call, name)), path, limit=CHUNK_BYTES
+                self._connections.serving(partial(self._call, name)), path, limit=CHUNK_BYTES
             )
 
     async def _call(self, name: str, end: PipeEnd) -> None:

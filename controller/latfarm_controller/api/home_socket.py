@@ -11,7 +11,6 @@ can be open to a group of users (`group_socket.py`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from latfarm_controller.api.group_socket import SocketGroup, is_owner
-from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, carry
+from latfarm_controller.api.pipes import CHUNK_BYTES, PipeEnd, ServedConnections, carry
 from latfarm_controller.audit import unix_user
 from latfarm_controller.private_files import private_file
 
@@ -70,7 +69,7 @@ class HomeSocket:
         self._users: dict[str, SocketUser] = {}
         self._ended: deque[str] = deque()  # connections whose last calls may not have begun yet
         self._numbers = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections = ServedConnections()
 
     async def open(self) -> None:
         """Take connections; the gRPC server must listen already.
@@ -80,7 +79,10 @@ class HomeSocket:
             UsageError: it cannot be given to the group.
         """
         self._server = await asyncio.start_unix_server(
-            self._serve, str(self.path), limit=CHUNK_BYTES, start_serving=False
+            self._connections.serving(self._serve),
+            str(self.path),
+            limit=CHUNK_BYTES,
+            start_serving=False,
         )
         private_file(self.path)
         if self._group is not None:
@@ -95,25 +97,16 @@ class HomeSocket:
         """End all connections and remove the socket; a second call does nothing."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
             self.path.unlink(missing_ok=True)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connections.close(*([] if server is None else [server]))
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def _serve(self, end: PipeEnd) -> None:
         name = str(self._folder / f"{next(self._numbers)}")
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await self._carry(name, reader, writer)
+            await self._carry(name, end)
         finally:
-            self._tasks.discard(task)
             self._forget_later(name)
-            writer.close()
             Path(name).unlink(missing_ok=True)
 
     def _forget_later(self, name: str) -> None:
@@ -122,10 +115,8 @@ class HomeSocket:
         while len(self._ended) > REMEMBERED:
             self._users.pop(self._ended.popleft(), None)
 
-    async def _carry(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        user = _user(writer.get_extra_info("socket"))
+    async def _carry(self, name: str, end: PipeEnd) -> None:
+        user = _user(end.writer.get_extra_info("socket"))
         if not await self._admitted(user):
             return
         inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -140,7 +131,7 @@ class HomeSocket:
         if user is not None:
             self._users[name] = user
         try:
-            await carry(PipeEnd(reader, writer), PipeEnd(back, forth))
+            await carry(end, PipeEnd(back, forth))
         finally:
             forth.close()
 

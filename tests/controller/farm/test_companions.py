@@ -11,7 +11,7 @@ from latfarm_predictors.measurement import Outcome
 
 from tests.controller.farm.conftest import Lab, collect
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(120)
 FILES = {"weights-0.bin": b"some weights", "weights-1.bin": b"more weights"}
 HASHES = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
 
@@ -23,7 +23,7 @@ def test_all_files_of_a_model_are_uploaded_and_named(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", requests)
             answers = await collect(farm, "c", 3)
@@ -41,7 +41,7 @@ def test_a_board_that_takes_fewer_files_gets_none_of_them(lab: Lab, most: int | 
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(0)])
             (answer,) = (await collect(farm, "c", 1)).values()
@@ -64,7 +64,7 @@ def test_another_board_of_the_pool_measures_it(lab: Lab) -> None:
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", requests)
             answers = await collect(farm, "c", 4)

@@ -54,7 +54,8 @@ def test_the_remedy_that_explain_names_covers_the_layer(shell: Any, farm: Any, m
     ended = shell.run(*shlex.split(layer["remedy"])[1:], "--json").json
     assert ended["measured"] == 1
     assert ended["failed"] == {}
-    assert list(ended["coverage_after"].values()) == [1.0]
+    campaign = shell.run("campaign", "show", ended["campaign_id"], "--json").json
+    assert list(ended["coverage_after"].values()) == [1.0], campaign
     new = [path for path in bundles(shell, farm) if path not in found]
     assert [str(path) for path in new] == [ended["new_bundle"]]
 

@@ -12,12 +12,12 @@ from latfarm_controller.farm.farm import Farm
 from tests.controller.farm.conftest import Lab, collect, until
 from tests.controller.farm.fake_board import FakeClient
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 async def measure_shortly(lab: Lab, farm: Farm) -> None:
     """Listen for three campaigns, and let the board show that its measurements are short."""
-    await farm.wait_for("p", 5)
+    await farm.wait_for("p", 60)
     for name in ("c1", "c2", "c3"):
         farm.listen(name)
     farm.submit("c3", [lab.request(99)])
@@ -52,7 +52,7 @@ def test_a_board_goes_on_with_other_work_after_each_of_many_withdrawals(lab: Lab
 
     async def scenario() -> None:
         async with lab.farm() as farm:
-            await farm.wait_for("p", 5)
+            await farm.wait_for("p", 60)
             for number in range(5):
                 board.gate.clear()
                 farm.listen(f"c{number}")
