@@ -124,7 +124,7 @@ constraints: setup ## resolve the newest versions anew (no index address is reco
 	  --upgrade -o constraints-uv.txt -
 
 ##@ Tests
-.PHONY: test-fast test test-database-damage test-database-kills test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust test-faults
+.PHONY: test-fast test test-delays test-database-damage test-database-kills test-farm test-farm-all test-ray-faults test-pythons fuzz fuzz-ports fuzz-trust test-faults
 
 # Folders of code that only computes; tests marked slow are left out.
 FAST := $(addprefix tests/predictors/,graph kernels features models learned confidence trust) \
@@ -135,6 +135,9 @@ test-fast: setup ## the pure cores, in under a minute: no process, no network, n
 
 test: setup ## all tests that need no root and no board
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_FLAGS)
+
+test-delays: setup ## all tests of make test, with random delays of threads, event loops and processes
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.random_delays -n 5 --dist loadgroup --timeout 900 $(TEST_FLAGS)
 
 FARM_PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 --durations 15 tests/farm
 
