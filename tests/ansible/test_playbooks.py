@@ -164,6 +164,7 @@ def test_the_agent_has_no_device_and_the_worker_no_network(
             assert unit["NoNewPrivileges"] == ["yes"]
             assert unit["CapabilityBoundingSet"] == [""]
             assert unit["ProtectSystem"] == ["strict"]
+            assert unit["KillMode"] == ["mixed"], "a stop must not end workers behind their agent"
         network = {"AF_INET", "AF_INET6"} & set(worker["RestrictAddressFamilies"][0].split())
         assert not network, name
         assert f"--bench {run_folder}/bench.sock" in agent["ExecStart"][0]

@@ -45,6 +45,10 @@ _READS_AT_ONCE = 16
 END_TIMEOUT_S = 10.0
 """How long a worker may take to end."""
 
+_ENDED_FROM_OUTSIDE = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a worker and its keeper end that somebody told to end. No fault of a model sends SIGTERM, but
+systemd sends it to all processes of a service that it stops (systemd.kill(5))."""
+
 _START_FAILURES = ("MODEL_CRASHED", "MODEL_TIMEOUT", "OUT_OF_MEMORY", "LIMIT_EXCEEDED")
 
 
@@ -319,6 +323,9 @@ class Worker:
         code = self._process.returncode
         said = self._said()
         self.close()
+        if code in _ENDED_FROM_OUTSIDE:
+            told = "the worker was told to end by SIGTERM, as when the service that runs it stops"
+            return WorkerFailure("WORKER_FAILED", f"{told}{said}")
         how = f"exit status {code}"
         if code is not None and code < 0:
             how = f"signal {_signal_name(-code)}"
