@@ -42,6 +42,10 @@ class LinkError(Exception):
     """The connection broke, or the other side sent what the protocol does not allow."""
 
 
+class NotTakenError(LinkError):
+    """The other side closed the connection before it had read all that was sent to it."""
+
+
 class Link:
     """One end of a connection. One thread may call `send` while another one calls `receive`.
 
@@ -66,6 +70,7 @@ class Link:
         """Send a message, and open files with it.
 
         Raises:
+            NotTakenError: the other side has closed the connection and never gets the message.
             LinkError: the connection broke.
         """
         data = encode(message)
@@ -76,6 +81,8 @@ class Link:
                 rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
                 sent = self._connection.sendmsg([data], [rights])
             self._connection.sendall(data[sent:])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise NotTakenError(f"the connection broke: {error.strerror or error}") from error
         except OSError as error:
             raise LinkError(f"the connection broke: {error.strerror or error}") from error
 
@@ -83,6 +90,8 @@ class Link:
         """The next message; None at the end of the connection.
 
         Raises:
+            NotTakenError: the other side has not read what was sent to it: Linux resets a
+                connection that is closed before its data was read, or before it was accepted.
             LinkError: the connection broke, or the bytes are not a message.
         """
         message, files = self.receive_with_files()
@@ -101,6 +110,9 @@ class Link:
             while data and not self._waiting:
                 data = self._read(files)
                 self._waiting += self._decoder.feed(data)
+        except ConnectionResetError as error:
+            close_all(files)
+            raise NotTakenError(f"the connection broke: {error}") from error
         except (OSError, ChannelError) as error:
             close_all(files)
             raise LinkError(f"the connection broke: {error}") from error

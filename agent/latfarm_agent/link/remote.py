@@ -21,7 +21,14 @@ from latfarm_protos.error_codes import OUTCOMES
 from latfarm_agent import wire
 from latfarm_agent.bench.records import BenchRequest, BenchResult, BenchStage, Offer
 from latfarm_agent.errors import AgentUsageError, StateError
-from latfarm_agent.link.messages import MAX_PATH_BYTES, Link, LinkError, close_all, file_names
+from latfarm_agent.link.messages import (
+    MAX_PATH_BYTES,
+    Link,
+    LinkError,
+    NotTakenError,
+    close_all,
+    file_names,
+)
 from latfarm_agent.worker.channel import Message
 from latfarm_agent.worker.replies import printable
 
@@ -106,7 +113,10 @@ class RemoteBench:
         on_stage: Callable[[BenchStage], None],
         cancelled: Callable[[], bool],
     ) -> BenchResult:
-        """Let the other process measure. If it ends, or if this one does, that is a result too."""
+        """Let the other process measure. If it ends, or if this one does, that is a result too.
+
+        A question that a process did not take before it ended is asked again when it is back.
+        """
 
         def stop() -> bool:
             return self._closing.is_set() or cancelled()
@@ -120,16 +130,24 @@ class RemoteBench:
             close_all(files)
             text = f"the model is not here: {name}: {error.strerror}"
             return _failure("BLOB_MISSING", text)
+        question: Message = {
+            "ask": "measure",
+            "request": wire.packed_request(request),
+            "name": model_path.name,
+            "profile": profile,
+        }
         try:
-            with contextlib.closing(self._connect(deadline_s, stop)) as link:
-                question: Message = {
-                    "ask": "measure",
-                    "request": wire.packed_request(request),
-                    "name": model_path.name,
-                    "profile": profile,
-                }
-                link.send(question, files)
-                return _result(self._answer(link, stop, on_stage))
+            while True:
+                with contextlib.closing(self._connect(deadline_s, stop)) as link:
+                    try:
+                        link.send(question, files)
+                        return _result(self._answer(link, stop, on_stage))
+                    except NotTakenError as error:
+                        # It was being closed, and did not begin: ask again once it is back.
+                        if time.monotonic() >= deadline_s:
+                            raise
+                        logger.info("%s: asked again: %s", self._path, error)
+                self._closing.wait(_RETRY_S)
         except LinkError as error:
             if stop():
                 return _failure(_CANCELLED, "cancelled")

@@ -104,9 +104,16 @@ class BenchServer:
                 logger.warning("over %d questions at once: one is refused", MOST_CONNECTIONS)
                 connection.close()
                 continue
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, args=(connection,), name="bench-question", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # A model may have as many threads as this service may have, until it is ended.
+                logger.warning("a question is refused: %s", error)
+                self._slots.release()
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         link = Link(connection)

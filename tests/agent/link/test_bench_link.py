@@ -21,6 +21,7 @@ from latfarm_agent.bench.records import (
     OfferedRuntime,
 )
 from latfarm_agent.errors import AgentUsageError, StateError
+from latfarm_agent.files.readiness import readable
 from latfarm_agent.link.messages import Link, LinkError
 from latfarm_agent.link.remote import RemoteBench
 from latfarm_agent.link.server import BenchServer
@@ -210,6 +211,49 @@ def test_nobody_there(tmp_path: Path, model: Path) -> None:
         asking.describe()
     result = measure(asking, model)
     assert (result.outcome, result.error_code) == ("infrastructure_error", "WORKER_FAILED")
+
+
+def test_a_question_that_a_stopping_process_did_not_take_is_asked_again(
+    tmp_path: Path, bench: OneBench, model: Path
+) -> None:
+    path = tmp_path / "b.sock"
+    results: list[BenchResult] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stopping:
+        stopping.bind(str(path))
+        stopping.listen()
+        asking = threading.Thread(target=lambda: results.append(measure(remote(path), model)))
+        asking.start()
+        assert readable([stopping], 60.0), "nobody has connected"
+    path.unlink()
+    with closing(BenchServer(bench, path, tmp_path)) as server:
+        server.start()
+        asking.join()
+    assert [(each.outcome, each.error_message) for each in results] == [("ok", "")]
+    assert bench.names == ["abcdef"], "it is measured once"
+
+
+def test_a_question_is_refused_while_no_thread_can_be_started(
+    served: Path, bench: OneBench, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that takes all threads of the service must not leave it deaf."""
+    start, refused = threading.Thread.start, threading.Event()
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name == "bench-question" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(served))
+        assert connection.recv(1) == b"", "the connection is closed, not forgotten"
+    assert refused.is_set()
+
+    def deaf() -> bool:
+        return "bench-accept" not in {thread.name for thread in threading.enumerate()}
+
+    assert measure(remote(served), model, cancelled=deaf).outcome == "ok"
 
 
 def test_waits_for_one_that_starts_later(tmp_path: Path, bench: OneBench) -> None:
