@@ -53,6 +53,12 @@ _POWER_MODE = "power mode"
 _NUMBER = re.compile(r"\((\d+)\)$")
 
 ToolRunner = Callable[..., str]
+Keep = Callable[[str, str], None]
+"""Told the key of a setting and its value, before the setting is changed."""
+
+
+def _forget(name: str, value: str) -> None:
+    """Keep nothing of a setting that is changed."""
 
 
 class Settled(str, Enum):
@@ -155,26 +161,27 @@ def apply(
     """
     run = run or _run
     kept = _kept(before)
+
+    def keep(name: str, value: str) -> None:
+        """Store a value from before the first change; done before the change, which may be cut."""
+        if before is not None and change == "set" and value and name not in kept:
+            kept[name] = value
+            write_whole(before, json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
     if change == "undo":
         outcomes = _undo(wanted, kept, root, run)
         return [_strict(outcome) for outcome in outcomes] if wanted.required else outcomes
     outcomes = []
     for setting in wanted.files:
-        outcomes += _files(setting, kept, change, root)
-    stored = None
+        outcomes += _files(setting, kept, change, root, keep)
     if wanted.jetson_clocks and change == "set" and before is not None and _CLOCKS_KEY not in kept:
         # Before the power mode changes: the bounds of clocks belong to the mode.
         stored = _store_clocks(before.with_name(f"{before.stem}-clocks.conf"), run)
+        keep(_CLOCKS_KEY, str(stored or ""))
     if wanted.power_mode is not None:
-        outcomes.append(_power_mode(wanted.power_mode, change, run))
+        outcomes.append(_power_mode(wanted.power_mode, change, run, keep))
     if wanted.jetson_clocks:
         outcomes.append(_jetson_clocks(change, run))
-    if change == "set" and before is not None:
-        first = {o.path: o.before for o in outcomes if o.path and o.state is Settled.CHANGED}
-        first.update(_first_mode(outcomes))
-        first.update({_CLOCKS_KEY: str(stored)} if stored else {})
-        if set(first) - set(kept):
-            write_whole(before, json.dumps({**first, **kept}, indent=1, sort_keys=True) + "\n")
     if not wanted.required:
         return outcomes
     return [_strict(outcome) for outcome in outcomes]
@@ -197,15 +204,8 @@ def _undo(
     return outcomes
 
 
-def _first_mode(outcomes: list[SettingOutcome]) -> dict[str, str]:
-    """The power mode from before a change; a mode that needs a reboot has been changed, too."""
-    modes = [each for each in outcomes if each.name == _POWER_MODE and each.before.isdecimal()]
-    changed = [each.before for each in modes if each.before != each.wanted]
-    return {_MODE_KEY: changed[0]} if changed else {}
-
-
 def _files(
-    setting: FileSetting, kept: Mapping[str, str], change: str, root: Path
+    setting: FileSetting, kept: Mapping[str, str], change: str, root: Path, keep: Keep = _forget
 ) -> list[SettingOutcome]:
     paths = sorted(root.glob(setting.paths.lstrip("/")))
     if not paths:
@@ -225,6 +225,7 @@ def _files(
                     continue
                 value = kept[shown]
             if before != value and change != "check":
+                keep(shown, before)
                 path.write_text(value)
             after = _text(path)
         except OSError as error:
@@ -240,7 +241,7 @@ def _files(
     return found
 
 
-def _power_mode(number: int, change: str, run: ToolRunner) -> SettingOutcome:
+def _power_mode(number: int, change: str, run: ToolRunner, keep: Keep = _forget) -> SettingOutcome:
     """Source: NVIDIA, "Jetson Linux Developer Guide", chapter "Platform Power and Performance"."""
 
     def read() -> str:
@@ -250,6 +251,7 @@ def _power_mode(number: int, change: str, run: ToolRunner) -> SettingOutcome:
     try:
         before = read()
         if before != str(number) and change != "check":
+            keep(_MODE_KEY, before)
             # For some modes the tool asks for a reboot, which only the operator may decide.
             run(["nvpmodel", "-m", str(number)], "no\n")
         after = read()

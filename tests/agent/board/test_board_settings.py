@@ -62,6 +62,44 @@ def test_undo_puts_back_what_was_first(root: Path, tmp_path: Path) -> None:
     assert governors(root) == ["schedutil", "schedutil"]
 
 
+def test_undo_puts_back_what_a_run_changed_that_was_cut_short(root: Path, tmp_path: Path) -> None:
+    before, board = tmp_path / "before.json", Jetson(mode=2)
+
+    def cut(arguments: list[str], data: str = "") -> str:
+        if arguments == ["jetson_clocks"]:
+            raise KeyboardInterrupt
+        return board(arguments, data)
+
+    wanted = Wanted(files=(GOVERNOR,), power_mode=0, jetson_clocks=True)
+    with pytest.raises(KeyboardInterrupt):
+        apply(wanted, before, root=root, run=cut)
+    assert (governors(root), board.mode) == (["performance", "performance"], 0)
+    apply(wanted, before, root=root, run=board)
+    apply(wanted, before, root=root, run=board, change="undo")
+    assert (governors(root), board.mode) == (["schedutil", "schedutil"], 2)
+    assert not board.locked
+
+
+def test_undo_puts_back_what_a_kernel_changed_to_a_value_of_its_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write = tmp_path / "before.json", Path.write_text
+
+    def clamp(path: Path, text: str, *rest: Any, **named: Any) -> int:
+        clamped = path.name == "min_freq" and text == "1800"
+        return write(path, "1500" if clamped else text, *rest, **named)
+
+    monkeypatch.setattr(Path, "write_text", clamp)
+    outcomes = apply(Wanted(files=(LOWEST,)), before, root=root)
+    assert [(o.state, o.found) for o in outcomes] == [
+        (Settled.FAILED, "1500"),
+        (Settled.CHANGED, "2400"),
+    ]
+    apply(Wanted(files=(LOWEST,)), before, root=root, change="undo")
+    lowest = sorted(root.glob("sys/cpufreq/*/min_freq"))
+    assert [path.read_text().strip() for path in lowest] == ["300", "300"]
+
+
 def test_what_is_absent_is_told_and_counts_where_it_is_required(tmp_path: Path) -> None:
     for required, state in ((False, Settled.ABSENT), (True, Settled.FAILED)):
         wanted = Wanted(required, (GOVERNOR,), power_mode=0, jetson_clocks=True)
