@@ -63,8 +63,8 @@ def launch(launcher: Launcher, start: WorkerStart) -> Launched:
         WorkerFailure: WORKER_FAILED, it cannot be started.
     """
     python = start.python or sys.executable
-    environment = _environment(start)
     try:
+        environment = _environment(start)
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=str(start.directory)))
         config = _with_group(start.config, folder.name)
         arguments = [python, "-m", "latfarm_agent.worker.main", config.dumps()]
