@@ -130,13 +130,13 @@ class RemoteBench:
             close_all(files)
             text = f"the model is not here: {name}: {error.strerror}"
             return _failure("BLOB_MISSING", text)
-        question: Message = {
-            "ask": "measure",
-            "request": wire.packed_request(request),
-            "name": model_path.name,
-            "profile": profile,
-        }
         try:
+            question: Message = {
+                "ask": "measure",
+                "request": wire.packed_request(request),
+                "name": model_path.name,
+                "profile": profile,
+            }
             while True:
                 with contextlib.closing(self._connect(deadline_s, stop)) as link:
                     try:
