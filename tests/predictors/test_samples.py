@@ -54,6 +54,13 @@ def test_the_doubt_of_the_call_is_no_noise_of_kernels_inside_a_network() -> None
     assert prepare([alone], 0.05).noise[0] > 10 * calls[1].noise[0]
 
 
+def test_a_kernel_inside_a_network_may_be_far_shorter_than_the_call() -> None:
+    """Only where a call was subtracted is a time below a share of it the noise of that call."""
+    inside = KernelSample(kernel(), 0.0005, insight="profile", network="net")
+    assert prepare([inside], 0.1).latency_ms == pytest.approx([0.0005])
+    assert prepare([KernelSample(kernel(), 0.1005)], 0.1).latency_ms == pytest.approx([0.002])
+
+
 def test_samples_without_a_valid_latency_are_left_out() -> None:
     samples = [KernelSample(kernel(i), ms) for i, ms in enumerate((float("nan"), -1.0, 0.0, 2.0))]
     assert prepare(samples, 0.0).latency_ms.tolist() == [2.0]
