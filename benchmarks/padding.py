@@ -5,9 +5,10 @@
 
 The benchmark follows Tables 3 to 5 of Wess et al. (2024). The same kernels are measured alone,
 between pads and, where the runtime can, with its profiler. A predictor is trained on each kind of
-times, with nothing else changed and without calibration networks. Then whole networks are predicted
-and measured. No kernel of a judged network is among the measured kernels. The fusion rules are
-those that the runtime's profile or its times show.
+times, with nothing else changed and without calibration networks. Then whole networks are
+predicted. They are measured in two passes, one before the kernels and one after them, and a
+prediction is compared with the mean of both (docs/judging.md). No kernel of a judged network is
+among the measured kernels. The fusion rules are those that the runtime's profile or its times show.
 
 The networks are those of the paper (YOLOv5, YOLOv8, MobileNet-v1, Inception-v4) and variants of the
 zoo's families. The paper's networks have smaller images where this keeps them below `--most-gmacs`.
@@ -42,6 +43,7 @@ from latfarm_controller.cli.shell.progress import follow
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.totals import graph_totals
+from latfarm_predictors.judging import RepeatedLatency, perfect_predictor
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
@@ -55,6 +57,7 @@ from benchmarks.platforms.own_process import (
     each_in_its_own_process,
     fit_for_a_farm,
 )
+from benchmarks.unseen.judging_passes import PASSES, JudgingPasses
 
 PAPER = (
     *("yolov5s", "yolov5m", "yolov5l"),
@@ -196,6 +199,21 @@ def predictors(
     return made
 
 
+def judged(
+    graph: Graph, passes_ms: Sequence[float], trained: Mapping[Insight, PlatformPredictor]
+) -> dict[str, float]:
+    """The mean of a network's passes with its standard error, and the error of each predictor."""
+    truth = RepeatedLatency.of(passes_ms)
+    return {
+        "measured_ms": round(truth.mean_ms, 4),
+        "standard_error_ms": round(truth.standard_error_ms or 0.0, 4),
+        **{
+            f"{name}_percent": round(100 * (p.predict(graph).latency_ms / truth.mean_ms - 1), 1)
+            for name, p in trained.items()
+        },
+    }
+
+
 def measure(
     client: ControllerClient, platform: str, options: argparse.Namespace, most_gmacs: float
 ) -> dict[str, Any]:
@@ -214,27 +232,27 @@ def measure(
         "repeats": 2,
         "most_repeats": options.most_repeats,
     }
+    judging = JudgingPasses(client, platform, graphs, options.seed, name)
+    passes = [judging.measure(0)]
     survey = follow(client, client.start("padding", platform, config, name).campaign_id)
     outcome = survey.outcome
-    encoded = [graph.to_json() for graph in graphs]
-    judged = client.start("networks", platform, {"graphs": encoded, "seed": options.seed}, name)
-    took = follow(client, judged.campaign_id).outcome
-    measured = {row["hash"]: row["latency_ms"] for row in took["networks"]}
+    passes.append(judging.measure(len(passes)))
     samples = labels(outcome, kernels)
     overhead_ms = outcome["call_overhead_ms"]
     trained = predictors(platform, rules, overhead_ms, samples)
-    known = [graph for graph in graphs if hash_of(graph) in measured]
-    rows = {}
-    for graph in known:
-        truth = measured[hash_of(graph)]
-        errors = {n: 100 * (p.predict(graph).latency_ms / truth - 1) for n, p in trained.items()}
-        rows[label_of(graph)] = {
-            "measured_ms": round(truth, 4),
-            **{f"{n}_percent": round(error, 1) for n, error in errors.items()},
-        }
+    times = {
+        hash_of(graph): [each[hash_of(graph)] for each in passes]
+        for graph in graphs
+        if all(hash_of(graph) in each for each in passes)
+    }
+    known = [graph for graph in graphs if hash_of(graph) in times]
+    rows = {label_of(graph): judged(graph, times[hash_of(graph)], trained) for graph in known}
+    perfect = perfect_predictor(times.values())
     return {
         "networks": rows,
-        "not_measured": took["failed"],
+        "not_measured": [label_of(graph) for graph in graphs if hash_of(graph) not in times],
+        "passes": PASSES,
+        "perfect": None if perfect is None else perfect.to_json(),
         "mean_abs_percent": _means(rows.values(), trained, fmean),
         "median_abs_percent": _means(rows.values(), trained, median),
         "paper_networks_mean_abs_percent": _means(
@@ -296,6 +314,9 @@ def show(platform: str, found: Mapping[str, Any]) -> None:
         if found[key]:
             errors = " ".join(f"{found[key][n]:>8.2f}%" for n in names)
             print(f"{title:<28} {'':>13} {errors}")
+    if found["perfect"]:
+        apart = found["perfect"]["median_difference"]
+        print(f"two passes of a network differ by {apart:.1%} in the median")
     agreement = found["against_profiler"]
     if agreement is not None:
         for name in ("padded", "single"):

@@ -44,6 +44,23 @@ def test_a_kernel_cheaper_than_the_call_is_kept_with_a_large_variance(latency_ms
     assert training.noise[0] > 0.5
 
 
+def test_the_doubt_of_the_call_is_no_noise_of_kernels_inside_a_network() -> None:
+    """They share one call, so that what it takes wrongly from them is one error of all of them."""
+    inside = KernelSample(kernel(), 0.02, 0.0001, insight="profile", network="net")
+    calls = [prepare([inside], call_ms) for call_ms in (0.0, 0.05)]
+    assert calls[1].latency_ms == pytest.approx(calls[0].latency_ms)
+    assert calls[1].noise == pytest.approx(calls[0].noise)
+    alone = KernelSample(kernel(), 0.07, 0.0001)
+    assert prepare([alone], 0.05).noise[0] > 10 * calls[1].noise[0]
+
+
+def test_a_kernel_inside_a_network_may_be_far_shorter_than_the_call() -> None:
+    """Only where a call was subtracted is a time below a share of it the noise of that call."""
+    inside = KernelSample(kernel(), 0.0005, insight="profile", network="net")
+    assert prepare([inside], 0.1).latency_ms == pytest.approx([0.0005])
+    assert prepare([KernelSample(kernel(), 0.1005)], 0.1).latency_ms == pytest.approx([0.002])
+
+
 def test_samples_without_a_valid_latency_are_left_out() -> None:
     samples = [KernelSample(kernel(i), ms) for i, ms in enumerate((float("nan"), -1.0, 0.0, 2.0))]
     assert prepare(samples, 0.0).latency_ms.tolist() == [2.0]

@@ -128,6 +128,11 @@ def void_shifts(
     return void
 
 
+def marks_among(count: int, every: int) -> int:
+    """How many marks `interleave` puts among `count` items."""
+    return -(-count // every) + 1 if count > 0 else 0
+
+
 def interleave(items: Sequence[T], marks: Iterable[T], every: int) -> list[T]:
     """`items` with a mark before each group of `every` items, and one at the end."""
     source = iter(marks)

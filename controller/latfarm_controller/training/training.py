@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from latfarm_predictors.bundle import read_provenance
+from latfarm_predictors.errors import BundleError
+from latfarm_predictors.files.bundle_state import DAMAGE, damage
+from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.predict.nnlp_corrector import NNLP_CORRECTED, NNLP_METHOD
 
 from latfarm_controller.errors import UsageError
@@ -142,11 +145,19 @@ def read_again(store: Store, bundles_dir: Path, platform: str) -> TrainingInputs
 
 
 def has_graph_network(provenance: Mapping[str, Any]) -> bool:
-    """Whether a graph network answers in a bundle with this provenance."""
-    told = provenance.get("corrector")
-    if not isinstance(told, dict) or not told.get("ship"):
-        return False
-    return told.get("method") in (NNLP_METHOD, NNLP_CORRECTED)
+    """Whether a graph network answers in a bundle with this provenance.
+
+    Raises:
+        BundleError: the decision about it is incomplete.
+    """
+    try:
+        decision = ShippingDecision.from_json(provenance.get("corrector"))
+    except DAMAGE as error:
+        raise BundleError(
+            f"the bundle's decision about a corrector is damaged: {damage(error)}"
+        ) from error
+    shipped = "" if decision is None or not decision.ship else decision.method
+    return shipped in (NNLP_METHOD, NNLP_CORRECTED)
 
 
 def trained_from(

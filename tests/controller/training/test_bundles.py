@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from latfarm_controller.agents.fleet import BoardView, unknown_platform
@@ -18,6 +19,7 @@ from latfarm_controller.training.model_register import ModelRegister, read_regis
 from latfarm_controller.training.training import has_graph_network
 from latfarm_predictors import bundle, whole_file
 from latfarm_predictors.errors import BundleError
+from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.measurement import Measurement, Outcome
 from latfarm_predictors.slow_core import SlowCore
 
@@ -211,14 +213,20 @@ def test_open_bundles_are_read_once_each_and_few_are_kept(
 
 
 def test_a_graph_network_is_tried_again_where_one_answers() -> None:
-    for told, expected in (
+    def told(method: str, *, ship: bool) -> dict[str, Any]:
+        decision = ShippingDecision(ship, "a reason", 0.1, 0.0, 0.2, (), method)
+        return {"corrector": decision.to_json()}
+
+    for provenance, expected in (
         ({}, False),
-        ({"corrector": {"ship": True, "method": "nnlp"}}, True),
-        ({"corrector": {"ship": True, "method": "nnlp-corrected"}}, True),
-        ({"corrector": {"ship": True, "method": "sum-gp"}}, False),
-        ({"corrector": {"ship": False, "method": "nnlp"}}, False),
+        (told("nnlp", ship=True), True),
+        (told("nnlp-corrected", ship=True), True),
+        (told("sum-gp", ship=True), False),
+        (told("nnlp", ship=False), False),
     ):
-        assert has_graph_network(told) is expected
+        assert has_graph_network(provenance) is expected
+    with pytest.raises(BundleError, match="decision about a corrector is damaged"):
+        has_graph_network({"corrector": {"ship": True, "method": "nnlp"}})
 
 
 def test_an_imported_bundle_is_on_the_disk_before_it_is_in_the_register(

@@ -8,7 +8,7 @@ from typing import Any
 
 from latfarm_predictors.measurement import Measurement, Settings
 
-from latfarm_controller.campaigns.budget.shares import REPEATS_SHARE, SENTINEL_EVERY, Shares
+from latfarm_controller.campaigns.budget.shares import Shares
 
 LEAST_KNOWN = 5
 """Number of earlier measurements of a purpose from which their mean duration is believed."""
@@ -145,7 +145,7 @@ def _counts(shares: Shares) -> dict[str, int]:
         "calibration networks": shares.kept,
     }
     left = max(0, shares.measurements - sum(fixed.values()))
-    sentinels = int(left / (1 + REPEATS_SHARE) / (SENTINEL_EVERY + 1))
+    sentinels = min(left, shares.sentinels(left))
     counts = {**fixed, "kernels": left - sentinels, "sentinels": sentinels}
     return {stage: counts[stage] for stage in PURPOSES}
 

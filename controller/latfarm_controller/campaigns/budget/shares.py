@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from latfarm_controller.campaigns.sentinels import marks_among
+
 DEFAULT_MEASUREMENTS = 500
 """Measurements of a characterisation whose configuration limits its board time alone."""
 CALIBRATION_SHARE = 0.09
@@ -29,6 +31,9 @@ LEAST_KERNELS = 12
 for the same kernels between pads: a predictor cannot be fitted to fewer."""
 SENTINEL_EVERY = 16
 """Number of kernels between two sentinels."""
+BATCH = 50
+"""Number of kernels in a batch of a sampler, and within a budget most kernels that are asked at
+once."""
 PROFILED_TIME, FUSION_TIME, PROBES_TIME, CALIBRATION_TIME = 0.35, 0.2, 0.05, 0.2
 """Shares of the board time for profiled networks, for fusion and for probes, and the share that is
 kept for calibration networks. The rest is for kernels."""
@@ -66,6 +71,20 @@ class Shares:
             left: number of measurements that are left for them.
         """
         return max(0, int((left - 4) / (1 + 1 / SENTINEL_EVERY + REPEATS_SHARE)))
+
+    def sentinels(self, left: float) -> int:
+        """How many sentinels stand among the kernels that are measured alone, and their repeats.
+
+        Kernels are measured in parts of `BATCH`, with a sentinel at either end of each part. The
+        repeats are a part of their own.
+
+        Args:
+            left: number of measurements that are left for kernels, sentinels and repeats.
+        """
+        kernels = self.kernels(left)
+        whole, rest = divmod(kernels, BATCH)
+        parts = [BATCH] * whole + [rest, int(REPEATS_SHARE * kernels)]
+        return sum(marks_among(part, SENTINEL_EVERY) for part in parts)
 
     def to_json(self) -> dict[str, Any]:
         """The shares as plain JSON types."""

@@ -209,7 +209,6 @@ class EnginesCampaign(PlannedCampaign):
         by_name = {found.name: found for found in self.options.offers}
         for (network, platform), passes in self._passes.items():
             bad = [m for m in passes if m.request_id in self._void]
-            passes[:] = [m for m in passes if m.request_id not in self._void]
             if bad:
                 lost.setdefault(network, []).extend(by_name[platform] for _ in bad)
         first = self._done_steps
@@ -220,16 +219,20 @@ class EnginesCampaign(PlannedCampaign):
     def cells(self) -> list[Cell]:
         """The table's cells so far, in the order of networks and platforms."""
         return [
-            pooled(
-                network,
-                self._graphs[network],
-                found,
-                self._passes.get((network, found.name), []),
-                mean=self.options.protocol == "mnn",
-            )
-            for network in self._graphs
-            for found in self.options.offers
+            self._cell(network, found) for network in self._graphs for found in self.options.offers
         ]
+
+    def _cell(self, network: str, found: ComparedPlatform) -> Cell:
+        """A network on a platform, without its void passes where there is another good one.
+
+        A drifted latency is better than none, but it is told as unstable.
+        """
+        passes = self._passes.get((network, found.name), [])
+        kept = [m for m in passes if m.request_id not in self._void]
+        steady = any(m.ok for m in kept)
+        mean = self.options.protocol == "mnn"
+        cell = pooled(network, self._graphs[network], found, kept if steady else passes, mean=mean)
+        return cell if steady or cell.latency_ms is None else replace(cell, unstable=True)
 
     def outcome(self) -> Mapping[str, Any]:
         """The table's cells, how steady the board was, and the conditions of the measurements."""

@@ -44,7 +44,8 @@ class Cell:
         load_ms: time to load the model, median over the passes.
         sessions: number of sessions of all passes.
         runs: number of runs of all passes.
-        unstable: whether passes differ by more than 5 %, or the deviation is above 2 %.
+        unstable: whether passes differ by more than 5 %, the deviation is above 2 %, or the board
+            had drifted in every good pass.
         busy: share of the time that other processes used the measuring cores, median of the passes.
         energy_mj: energy of an inference above that at rest, where the settings asked for it and
             the board can measure it.

@@ -172,14 +172,16 @@ class FewFusionCampaign(FusionCampaign):
         Pairs that occur in networks come first, so that a budget that ends early is spent on them.
         """
         classes = grouped(self._open(), self._weights)
-        first = {rule for members in classes for rule in first_tested(members)}
-        first |= {CONTROL} & set(self._open())
+        # Lists, not sets: pairs of equal weight must have the same order in every process, so that
+        # a budget that ends here leaves out the same pairs when a campaign is resumed.
+        tested = {rule for members in classes for rule in first_tested(members)} | {CONTROL}
+        first = [rule for rule in self._open() if rule in tested]
         for occurs in (True,) if self.profiles else (True, False):
             yield from self._rounds([r for r in first if (r in self._weights) is occurs])
             answers = self._answers()
             for members in classes:
                 self._inferred.update(inferred(members, answers))
-            others = set(self._open()) - first - self._inferred
+            others = [r for r in self._open() if r not in tested and r not in self._inferred]
             yield from self._rounds([r for r in others if (r in self._weights) is occurs])
 
     def _answers(self) -> dict[Rule, Answer]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from latfarm_controller.campaigns.budget.shares import BATCH
 from latfarm_controller.campaigns.options import CampaignOptions, SettingsChange
 from latfarm_controller.campaigns.sampling.by_name import StoredSamplerName
 from latfarm_controller.campaigns.sampling.latfarm import Guide
@@ -54,7 +55,7 @@ class KernelOptions(CampaignOptions):
     held_out: float = Field(default=0.2, gt=0, lt=1)
     initial: int = Field(default=100, ge=1)
     prior_share: float | None = Field(default=None, gt=0, lt=1)
-    batch: int = Field(default=50, ge=2)
+    batch: int = Field(default=BATCH, ge=2)
     families: list[str] = Field(default_factory=list)
     rules: dict[str, Any] | None = None
     exclude: list[str] = Field(default_factory=list)

@@ -10,6 +10,7 @@ from typing import Any
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import Measurement, Settings
 
+from latfarm_controller.campaigns.budget.purse import BUDGET_SPENT
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 PURPOSE = "context"
@@ -50,7 +51,8 @@ class ProfiledDraw(PlannedCampaign):
         """All graphs in one batch; in a second batch the substitutes of those that failed."""
         graphs = self._graphs = self.draw()
         yield from self._measured(list(islice(graphs, self._count)))
-        failed = sum(1 for _, measurement in self._answers if not _told(measurement))
+        # A graph that the budget left out did not fail: a substitute would be left out as well.
+        failed = sum(not _told(m) and m.error_code != BUDGET_SPENT for _, m in self._answers)
         # If no graph shows a layer, the board shows none, and another graph would not either.
         if 0 < failed < len(self._answers):
             yield from self._measured(list(islice(graphs, failed)))

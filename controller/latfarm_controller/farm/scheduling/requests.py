@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.farm.scheduling.messages import (
@@ -110,12 +112,18 @@ class RequestLifecycle:
         reason = f"{measurement.error_code} {measurement.error_message}".strip()
         job.story.append(f"{board_id}: {reason}")
         if job.attempts < self._policy.attempt_limit:
+            job.tries_ms += measurement.board_ms
             self._retry(job, board_id, reason, now_s)
         else:
             self.deliver(job, measurement, "")
 
     def deliver(self, job: ScheduledJob, measurement: Measurement, board_id: str) -> None:
-        """Answer all campaigns that wait for a request."""
+        """Answer all campaigns that wait for a request.
+
+        The board time of the answer includes that of earlier tries, for which budgets pay as well.
+        """
+        if job.tries_ms:
+            measurement = replace(measurement, board_ms=measurement.board_ms + job.tries_ms)
         for campaign_id in sorted(job.owners):
             self._out.append(Deliver(campaign_id, measurement, board_id))
         self._forget(job)

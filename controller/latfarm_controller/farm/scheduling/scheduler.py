@@ -204,10 +204,13 @@ class Scheduler:
             self._state.settle_cost(job, event.busy_ms)
         foreign = job is not None and board is not None and job.work.queue not in board.queues
         if job is None or (failed and not expected) or (foreign and not expected):
+            if job is not None:
+                job.tries_ms += measurement.board_ms
             self._forget(event)
             return
         if expected and not failed and board is not None and _distrusted(board, job):
             # The board measured it after it was quarantined, so another board must measure it.
+            job.tries_ms += measurement.board_ms
             self._forget(event)
             self._requests.return_to_queue(job)
             return

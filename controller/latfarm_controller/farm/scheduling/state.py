@@ -75,6 +75,7 @@ class ScheduledJob:
         tried: ids of the boards where it failed.
         story: what happened to it, a line for each failure.
         charged: the account that is charged for it while a board has it, and the amount in ms.
+        tries_ms: how long boards were busy with it without an answer that is used, in ms.
     """
 
     work: Work
@@ -88,6 +89,7 @@ class ScheduledJob:
     tried: set[str] = field(default_factory=set)
     story: list[str] = field(default_factory=list)
     charged: tuple[Account, float] | None = None
+    tries_ms: float = 0.0
 
     @property
     def priority(self) -> int:

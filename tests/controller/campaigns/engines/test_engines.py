@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -252,6 +253,33 @@ def test_what_was_measured_while_the_board_drifted_is_measured_again() -> None:
     assert outcome["void"] == again > 0
     assert all(len(cell["passes_ms"]) == 3 for cell in outcome["cells"])
     assert all(max(cell["passes_ms"]) == 10.0 for cell in outcome["cells"])
+
+
+def test_a_void_pass_is_kept_where_measuring_it_again_fails() -> None:
+    """A drifted latency is better than none, but it must not look steady."""
+    seen: set[tuple[str, str]] = set()
+    clock = {"s": 0.0}
+
+    def measure(request: MeasurementRequest) -> Measurement:
+        clock["s"] += 1.0
+        slow = 1.5 if clock["s"] in range(8, 13) else 1.0
+        found = answer(request, 10.0 * slow, clock["s"])
+        key = (hash_of(request.graph), request.platform)
+        if request.purpose == "engine" and key in seen:
+            return replace(
+                found, outcome=Outcome.INFRASTRUCTURE_ERROR, latency_ms=None, error_code="LOST"
+            )
+        seen.add(key)
+        return found
+
+    campaign = EnginesCampaign("*", options(passes=1))
+    drive(campaign, measure)
+    outcome = campaign.outcome()
+    assert outcome["void"] > 0
+    told = [cell for cell in outcome["cells"] if cell["failures"]]
+    assert len(told) == outcome["void"]
+    assert all(cell["latency_ms"] is not None and cell["unstable"] for cell in told)
+    assert not any(cell["unstable"] for cell in outcome["cells"] if not cell["failures"])
 
 
 def test_without_a_timed_platform_there_is_no_sentinel() -> None:

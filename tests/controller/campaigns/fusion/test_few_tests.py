@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ from latfarm_controller import zoo
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.fusion.decision import Answer
 from latfarm_controller.campaigns.fusion.few_tests import FewFusionCampaign
-from latfarm_controller.campaigns.fusion.interest import usual_networks, weights
+from latfarm_controller.campaigns.fusion.interest import Rule, usual_networks, weights
 from latfarm_controller.campaigns.fusion.options import FusionOptions
 from latfarm_controller.campaigns.fusion.pair_classes import (
     class_of,
@@ -148,6 +149,25 @@ def test_convolutions_and_matrix_products_are_classes_of_their_own() -> None:
     assert class_of(("Relu", "Conv")) == class_of(("BatchNormalization", "Conv"))
     assert class_of(("MaxPool", "Conv")) != class_of(("Relu", "Conv"))
     assert class_of(("Add", "Relu")) != class_of(("BatchNormalization", "Relu"))
+
+
+def test_pairs_of_equal_weight_are_tested_in_the_order_of_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order of a set differs between processes, and a budget may end in the middle of it."""
+    campaign = FewFusionCampaign("sim", FusionOptions.model_validate({"profile": False}))
+    told: list[list[Rule]] = []
+
+    def rounds(rules: list[Rule]) -> Iterator[Any]:
+        told.append(list(rules))
+        yield from ()
+
+    monkeypatch.setattr(campaign, "_rounds", rounds)
+    assert list(campaign._classes()) == []
+    places = {rule: place for place, rule in enumerate(campaign._open())}
+    assert sum(map(len, told)) == len(places) > 20
+    for rules in told:
+        assert rules == sorted(rules, key=lambda rule: places[rule])
 
 
 def test_lineages_that_judge_do_not_decide_which_pairs_are_tested(
