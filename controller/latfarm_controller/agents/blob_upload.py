@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,13 @@ import grpc
 from latfarm_protos.v1 import agent_pb2 as pb
 
 from latfarm_controller.agents.call_errors import as_error, cut, details_of, readable
-from latfarm_controller.agents.connection import FRUITLESS_TRIES, AgentConnection, CutError
+from latfarm_controller.agents.connection import (
+    BROKEN_OFF,
+    FRUITLESS_TRIES,
+    AgentConnection,
+    CutError,
+    broken_off,
+)
 from latfarm_controller.errors import AgentError
 
 CHUNK_BYTES = 1 << 20
@@ -82,6 +89,10 @@ class BlobUpload:
             if cut(error) or error.code() in _MOVED:
                 raise CutError(details_of(error) or error.code().name) from error
             raise as_error(error, address, "UploadBlob") from error
+        except asyncio.CancelledError:
+            if not broken_off():
+                raise
+            raise CutError(BROKEN_OFF) from None
         finally:
             call.cancel()
         return state

@@ -25,10 +25,12 @@ from latfarm_controller.agents.blob_upload import BlobUpload
 from latfarm_controller.agents.board import BoardInfo, Lease, MeasuringStage
 from latfarm_controller.agents.call_errors import as_error, cut, details_of, readable
 from latfarm_controller.agents.connection import (
+    BROKEN_OFF,
     FRUITLESS_TRIES,
     AgentConnection,
     CutError,
     Patience,
+    broken_off,
 )
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult, spooled_from_pb
 from latfarm_controller.agents.tls import ControllerTlsFiles
@@ -306,6 +308,10 @@ class AgentClient:
             if cut(error):
                 raise CutError(details_of(error) or error.code().name) from error
             raise as_error(error, self.address, method) from error
+        except asyncio.CancelledError:
+            if not broken_off():
+                raise
+            raise CutError(BROKEN_OFF) from None
         finally:
             call.cancel()
             if reading is not None:

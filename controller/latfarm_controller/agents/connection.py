@@ -26,6 +26,8 @@ ANSWER_BYTES = 1 << 16
 """Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
 FRUITLESS_TRIES = 3
 """How often in a row a call may be interrupted without any progress before it is given up."""
+BROKEN_OFF = "this side closed the connection during a call"
+"""What is said of a call that another call of the same client ended; see `broken_off`."""
 _LARGER = {
     "Describe": DESCRIPTION_BYTES,
     "Measure": RESULT_BYTES,
@@ -199,6 +201,11 @@ class AgentConnection:
             except grpc.aio.AioRpcError as error:
                 if not (again and cut(error) and time.monotonic() < deadline_s):
                     raise as_error(error, self.address, method) from error
+            except asyncio.CancelledError:
+                if not broken_off():
+                    raise
+                if not again or time.monotonic() >= deadline_s:
+                    raise AgentLostError(f"{self.address}: {BROKEN_OFF}: {method}") from None
             # The connection was made and broke at once: leave the board a moment.
             await asyncio.sleep(min(0.05, left_s))
 
@@ -238,6 +245,17 @@ class AgentConnection:
         channel, self._channel, self._agent, self._proof = self._channel, None, None, None
         if channel is not None:
             await channel.close()
+
+
+def broken_off() -> bool:
+    """Whether a call that raised a CancelledError was ended by another call of the same client.
+
+    The other call noticed that the TLS files or the board have changed, and closed the channel.
+    gRPC cancels the calls of a channel that is closed, and the task that waits for one of them
+    would end as if somebody had cancelled it.
+    """
+    task = asyncio.current_task()
+    return task is not None and not task.cancelling()
 
 
 def _stamp(tls: ControllerTlsFiles) -> object:

@@ -248,7 +248,7 @@ class Fleet:
         ) as client:
             try:
                 return BoardView(entry, await client.describe(DESCRIBE_MS))
-            except AgentError as error:
+            except (AgentError, UsageError) as error:  # its TLS files may be missing here
                 foreign = isinstance(error, IdentityError)
                 return BoardView(entry, error=str(error), foreign=foreign)
 

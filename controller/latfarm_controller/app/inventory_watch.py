@@ -113,6 +113,8 @@ class InventoryWatch:
                 await self.look()
             except ControllerError as error:  # somebody may be editing the file
                 self._trouble.met(error)
+            except Exception:
+                logger.exception("the inventory cannot be followed")
             else:
                 self._trouble.over()
 

@@ -33,7 +33,6 @@ from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver, FarmState
 from latfarm_controller.farm.open_requests import (
     Delivery,
-    MeasurementsDiscarded,
     OpenRequests,
     by_board,
     work_of,
@@ -43,6 +42,7 @@ from latfarm_controller.farm.scheduling.messages import (
     CAMPAIGN_PRIORITY,
     BuildersChanged,
     CampaignCancelled,
+    MeasurementsDiscarded,
     ModelSpec,
     RequestsQueued,
     Standing,
@@ -237,9 +237,12 @@ class Farm:
         return 0 if board is None or not board.online else len(board.assigned)
 
     def discard_measurements(self, board_id: str, since_s: float, reason: str) -> None:
-        """Tell running campaigns to discard what a board measured since then and is not stored."""
+        """Tell running campaigns to discard what a board measured since then and is not stored.
+
+        They are told after all answers that the board has given so far.
+        """
         self.spools.forget_board(board_id)
-        self._requests.tell_all(MeasurementsDiscarded(board_id, since_s, reason))
+        self._events.put(MeasurementsDiscarded(board_id, since_s, reason))
 
     def timing_here(self) -> bool:
         """Whether a board that needs this host idle has something to measure."""

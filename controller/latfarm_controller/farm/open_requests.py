@@ -16,6 +16,7 @@ from latfarm_controller.farm.scheduling.messages import (
     BuildFailed,
     BuildReady,
     Dispatch,
+    MeasurementsDiscarded,
     ModelSpec,
     Work,
 )
@@ -32,19 +33,6 @@ class Delivery:
 
     measurement: Measurement
     board_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementsDiscarded:
-    """A board was quarantined: what it measured after `since_s` is discarded.
-
-    Campaigns that run ask for those measurements again. `since_s` is Unix time by the board's
-    clock, `reason` says why the board was quarantined.
-    """
-
-    board_id: str
-    since_s: float
-    reason: str
 
 
 class OpenRequests:

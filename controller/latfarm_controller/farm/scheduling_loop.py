@@ -20,6 +20,7 @@ from latfarm_controller.farm.scheduling.messages import (
     Dispatch,
     ForgetResult,
     Instruction,
+    MeasurementsDiscarded,
     ModelSpec,
     Probe,
     Quarantine,
@@ -112,6 +113,8 @@ class SchedulingLoop:
                     parts.models.release(model)
                 case Quarantine(board_id, _, reason):
                     parts.failed_work(board_id, reason)
+                case MeasurementsDiscarded():
+                    parts.requests.tell_all(instruction)
                 case RetryAfter(request_id, _, attempt, reason):
                     logger.info("request %s, attempt %d follows: %s", request_id, attempt, reason)
                     request = parts.requests.get(request_id)

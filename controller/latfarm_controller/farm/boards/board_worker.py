@@ -138,10 +138,10 @@ class BoardWorker:
     async def acknowledge(self, request_ids: list[str]) -> None:
         """Let the board forget results.
 
-        A board that cannot be reached now keeps them; when its spool is full, it drops the oldest.
+        A board that cannot be called now keeps them; when its spool is full, it drops the oldest.
         """
         if self._client is not None:
-            with contextlib.suppress(AgentError):
+            with contextlib.suppress(ControllerError):
                 await self._client.acknowledge(request_ids)
 
     async def probe(self) -> None:
@@ -149,7 +149,7 @@ class BoardWorker:
         board_id, client = self.board_id, self._client
         healthy, reason = False, ""
         if client is not None and board_id:
-            with contextlib.suppress(AgentError):
+            with contextlib.suppress(ControllerError):  # our own TLS files may be wrong, too
                 info = await client.describe(self._settings.describe_ms)
                 reason = self._disk.still_full(info)
                 healthy = info.state != "quarantined" and bool(info.platforms) and not reason
@@ -165,7 +165,7 @@ class BoardWorker:
             return
         try:
             told, ok = await client.restart(part), True
-        except AgentError as error:
+        except ControllerError as error:
             told, ok = str(error), False
         self._emit(BoardRestarted(board_id, part, ok, told))
 
@@ -189,7 +189,7 @@ class BoardWorker:
             self._client, self.board_id = None, ""  # from here on the shard sends it no orders
             self._orders.clear()
             # If the board cannot be reached, its lease runs out by itself.
-            with contextlib.suppress(AgentError, TimeoutError):
+            with contextlib.suppress(ControllerError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await client.release()
             await client.close()
@@ -229,7 +229,8 @@ class BoardWorker:
             results = await asyncio.gather(*tasks, *running, return_exceptions=True)
         request_id = self._orders.running[0].request_id if self._orders.running else ""
         # Only the first failure is told; the others followed from it.
-        error = next(e for e in results if isinstance(e, Exception))
+        broken_off = LeaseError(f"{self.entry.name}: a call was broken off without an error")
+        error = next((e for e in results if isinstance(e, Exception)), broken_off)
         if isinstance(error, LeaseError):
             self._emit(LeaseExpired(self.board_id, request_id, str(error)))
         else:

@@ -175,12 +175,17 @@ class OrderQueue:
         """The board stopped everything that ran, as it cannot stop single requests.
 
         Returns:
-            What was to be stopped. The other requests wait again, in their places.
+            What was to be stopped. The other requests wait again, in their places, for their
+            models and then for the board.
         """
         running, self.running = self.running, []
         stopped = [request for request in running if request.request_id in self._to_stop]
         self._to_stop.clear()
-        self.waiting += [request.item for request in running if request not in stopped]
+        for request in running:
+            if request not in stopped:
+                # A model that goes with its order may not have arrived: it is uploaded again.
+                request.item.uploaded = False
+                self.waiting.append(request.item)
         self.waiting.sort()
         return stopped
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
-from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+from latfarm_controller.farm.open_requests import Delivery
+from latfarm_controller.farm.scheduling.messages import MeasurementsDiscarded
 
 RECENT = 2000
 """Answered requests that can be asked again when the answers of a board are discarded.

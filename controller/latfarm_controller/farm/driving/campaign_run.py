@@ -24,8 +24,9 @@ from latfarm_controller.farm.driving.run_parts import (
 from latfarm_controller.farm.driving.run_recorder import RunRecorder
 from latfarm_controller.farm.driving.stage_estimate import StageEstimate
 from latfarm_controller.farm.driving.waits import CampaignWaits, FarmSight
-from latfarm_controller.farm.open_requests import Delivery, MeasurementsDiscarded
+from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.pace import Pace
+from latfarm_controller.farm.scheduling.messages import MeasurementsDiscarded
 from latfarm_controller.store.base import CampaignRecord
 
 AHEAD_A_BOARD = 8

@@ -84,6 +84,7 @@ class RemoteShard:
         self._orders: list[Order] = []  # orders and acknowledgements that wait to be sent
         self._acknowledged: dict[str, tuple[str, ...]] = {}
         self._gathering = False
+        self._sending = asyncio.Lock()
         self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
 
     async def start(self, settings: ShardSettings, *, here: bool) -> None:
@@ -153,14 +154,15 @@ class RemoteShard:
         await self._send()
 
     async def _send(self) -> None:
-        """Send what waits."""
-        acknowledged, self._acknowledged = self._acknowledged, {}
-        orders, self._orders = self._orders, []
-        if acknowledged:
-            await self._call(AcknowledgeResults(self._number, acknowledged))
-        if orders:
-            # The files of large models stay as long as `orders` has them.
-            await self._call(DispatchOrders(self._number, tuple(map(_for_channel, orders))))
+        """Send what waits, after what is being sent, so that nothing is taken back too early."""
+        async with self._sending:
+            acknowledged, self._acknowledged = self._acknowledged, {}
+            orders, self._orders = self._orders, []
+            if acknowledged:
+                await self._call(AcknowledgeResults(self._number, acknowledged))
+            if orders:
+                # The files of large models stay as long as `orders` has them.
+                await self._call(DispatchOrders(self._number, tuple(map(_for_channel, orders))))
 
     async def _call(self, request: ChildRequest) -> None:
         try:

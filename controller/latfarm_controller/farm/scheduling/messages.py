@@ -225,6 +225,22 @@ class BoardHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasurementsDiscarded:
+    """A board was quarantined: what it measured after `since_s` is discarded.
+
+    Campaigns that run ask for those measurements again. `since_s` is Unix time by the board's
+    clock, `reason` says why the board was quarantined.
+
+    As an event it comes back as an instruction, which tells all campaigns. So they are told after
+    the answers that came before it, and store none of these as good.
+    """
+
+    board_id: str
+    since_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened but that time passed."""
 
@@ -244,6 +260,7 @@ Event = (
     | ProbeAnswered
     | CampaignCancelled
     | BoardHeld
+    | MeasurementsDiscarded
     | Tick
 )
 
@@ -334,5 +351,14 @@ class Release:
 
 
 Instruction = (
-    Build | Dispatch | Withdraw | Deliver | ForgetResult | RetryAfter | Quarantine | Probe | Release
+    Build
+    | Dispatch
+    | Withdraw
+    | Deliver
+    | ForgetResult
+    | RetryAfter
+    | Quarantine
+    | Probe
+    | Release
+    | MeasurementsDiscarded
 )

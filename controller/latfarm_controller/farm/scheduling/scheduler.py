@@ -53,6 +53,7 @@ from latfarm_controller.farm.scheduling.messages import (
     ForgetResult,
     Instruction,
     LeaseExpired,
+    MeasurementsDiscarded,
     ModelSpec,
     ProbeAnswered,
     RequestsQueued,
@@ -152,6 +153,8 @@ class Scheduler:
                 self._trust.hold(event)
             case BoardPartitioned():
                 self._trust.partition(event)
+            case MeasurementsDiscarded():
+                self._out.append(event)
         board = self._state.boards.get(getattr(event, "board_id", ""))
         if board is not None:
             self._state.settle(board)

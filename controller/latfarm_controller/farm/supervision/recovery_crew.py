@@ -16,6 +16,7 @@ from typing import Any
 
 from latfarm_controller.agents.board import BoardInfo
 from latfarm_controller.board_hooks import BoardHooks
+from latfarm_controller.errors import StoreError
 from latfarm_controller.farm.background import LoggedTasks, NamedTasks
 from latfarm_controller.farm.boards.shard_events import BoardRestarted
 from latfarm_controller.farm.farm import Farm
@@ -219,7 +220,7 @@ class RecoveryCrew:
                 break
             if not told:
                 text = f"{verdict.told}; that may pass by itself, and it is checked again"
-                await self._desk.note(name, HEALTH_FAILED, text, RECOVERY)
+                await self._stored(name, HEALTH_FAILED, text)
                 told = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, REST_CAP_S)
@@ -229,7 +230,7 @@ class RecoveryCrew:
             self._farm.monitor.prove(name, proven=True)
             self._tell(HealthPassed(name))
             return
-        await self._desk.note(name, HEALTH_FAILED, verdict.told, RECOVERY)
+        await self._stored(name, HEALTH_FAILED, verdict.told)
         self._checking.forget(name)
         self._tell(HealthFailed(name, verdict.told, self._lacking(name)))
 
@@ -268,7 +269,7 @@ class RecoveryCrew:
         said = "done" if outcome.ok else "failed"
         told = f"{said}: {outcome.told}" if outcome.told else said
         details = {"step": str(step), "ok": outcome.ok}
-        await self._desk.note(name, str(step), f"{told}; because: {reason}", RECOVERY, details)
+        await self._stored(name, str(step), f"{told}; because: {reason}", details)
         self._stepping.forget(name)
         self._tell(StepEnded(name, outcome.ok))
         if outcome.ok and step not in HOOK_STEPS:
@@ -285,6 +286,15 @@ class RecoveryCrew:
             self._tasks.start(self._in_order(self._desk.quarantine(name, text, RECOVERY)))
             return
         self._note(name, RECOVERY_ENDED, f"no recovery step is left: {reason}")
+
+    async def _stored(
+        self, name: str, event: str, reason: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        """Store an event; the care for the board goes on if the store cannot take it now."""
+        try:
+            await self._desk.note(name, event, reason, RECOVERY, details)
+        except StoreError as error:  # such as a full disk
+            logger.warning("board %s: %s: %s; not stored: %s", name, event, reason, error)
 
     def _note(
         self, name: str, event: str, reason: str, details: Mapping[str, Any] | None = None

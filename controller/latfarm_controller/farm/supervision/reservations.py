@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from latfarm_controller.errors import FarmError, UsageError
+from latfarm_controller.errors import FarmError, StoreError, UsageError
 from latfarm_controller.farm.background import LoggedTasks
 from latfarm_controller.farm.supervision.board_decisions import (
     ENDS,
@@ -26,6 +26,8 @@ from latfarm_controller.store.base import BoardEvent
 
 LONGEST_S = 90 * 86_400.0
 """Longest reservation, in seconds."""
+AGAIN_S = 15.0
+"""Pause before the end of a reservation is stored again that could not be stored, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Reservations:
         self._desk = desk
         self._clock_s = clock_s
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._closed = False
         self._tasks = LoggedTasks(logger, "a reservation could not be ended")
         for event in desk.held():
             self._arm(event)
@@ -89,6 +92,7 @@ class Reservations:
 
     async def close(self) -> None:
         """Forget the times at which reservations end; the next controller knows them."""
+        self._closed = True
         for name in list(self._timers):
             self._timers.pop(name).cancel()
         await self._tasks.finish()
@@ -105,8 +109,18 @@ class Reservations:
 
     def _expired(self, event: BoardEvent) -> None:
         self._timers.pop(event.board, None)
-        reason = f"the reservation by {event.actor} has ended"
-        self._tasks.start(self._end(event, reason, FARM))
+        self._tasks.start(self._end_in_time(event))
+
+    async def _end_in_time(self, event: BoardEvent) -> None:
+        """End a reservation whose time is over; later, if the store cannot take that now."""
+        try:
+            await self._end(event, f"the reservation by {event.actor} has ended", FARM)
+        except StoreError as error:  # such as a full disk
+            logger.warning("the reservation of board %s does not end yet: %s", event.board, error)
+            if not self._closed and self._desk.why(event.board) == event:
+                loop = asyncio.get_running_loop()
+                later = loop.call_later(AGAIN_S, self._expired, event)
+                self._timers[event.board] = later
 
     async def _end(self, event: BoardEvent, reason: str, actor: str) -> None:
         """Let a board work again, unless something else was decided about it meanwhile."""

@@ -160,9 +160,11 @@ class SentinelHistory:
             since_s = anew[0].at_s if anew else 0.0
             return [m for m in stored if m.purpose == SENTINEL and m.told_at_s > since_s]
 
-        known = self._boards[board_id] = {}
+        known = {}
         for measurement in await asyncio.to_thread(read):
             key = SeriesKey.of(measurement)
             if known.setdefault(key, _Series()).add(measurement) is not None:
                 self._after_drift(name, known, key)  # this drift was told when it was found
+        # Only now, as reading may fail or be cancelled: then the next call reads.
+        self._boards[board_id] = known
         return known

@@ -239,3 +239,17 @@ def test_a_lost_board_has_no_orders(loop: asyncio.AbstractEventLoop) -> None:
     queue.clear()
     assert (queue.waiting, queue.running, queue.to_stop) == ([], [], ())
     assert not queue.needs_care()
+
+
+def test_the_model_of_what_waits_again_is_uploaded_again(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_of("z", "a", "b")
+    send(queue, loop)
+    queue.answered(measured("z", board_ms=1.0), 0.001)
+    send(queue, loop)
+    send(queue, loop)
+    queue.stop("a")
+    queue.stopped_all()
+    again = queue.next_upload()
+    assert again is not None
+    assert again.order.request.request_id == "b"
+    assert queue.next_measurement() is None

@@ -85,6 +85,39 @@ def test_an_order_is_sent_before_it_is_taken_back() -> None:
     assert [type(request) for request in asyncio.run(go())] == [DispatchOrders, WithdrawOrder]
 
 
+def test_an_order_behind_acknowledgements_is_sent_before_it_is_taken_back() -> None:
+    class Slow(Keeper):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard, self.may_answer = asyncio.Event(), asyncio.Event()
+
+        async def call(self, request: object, deadline_s: float) -> None:
+            await super().call(request, deadline_s)
+            if isinstance(request, AcknowledgeResults):
+                self.heard.set()
+                await self.may_answer.wait()
+
+    async def go() -> list[Any]:
+        keeper: Any = Slow()
+        shard = RemoteShard(keeper)
+        shard._pace = OneTurn(0.0, 0.0)
+        sending = [
+            asyncio.ensure_future(shard.acknowledge("b1", ["r0"])),
+            asyncio.ensure_future(shard.dispatch([order(1)])),
+        ]
+        await keeper.heard.wait()
+        sending.append(asyncio.ensure_future(shard.withdraw("b1", "r", abort=True)))
+        for _ in range(10):  # it would be sent in the first of these turns
+            await asyncio.sleep(0)
+        keeper.may_answer.set()
+        await asyncio.gather(*sending)
+        asked: list[Any] = keeper.asked
+        return asked
+
+    kinds = [type(request) for request in asyncio.run(go())]
+    assert kinds == [AcknowledgeResults, DispatchOrders, WithdrawOrder]
+
+
 def test_what_waits_is_sent_before_the_end() -> None:
     async def go() -> list[Any]:
         keeper, shard = remote()
