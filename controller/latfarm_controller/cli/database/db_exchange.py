@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 
 MOST_SHOWN = 20
 """Number of refused rows that are printed; --json tells all."""
@@ -47,10 +47,21 @@ def export(
     licence: Licence,
     method: Method = OWN_METHOD,
     platform: Annotated[
-        str, typer.Option("--platform", "-p", help="Only measurements of this platform.")
+        str,
+        typer.Option(
+            "--platform",
+            "-p",
+            help="Only measurements of this platform.",
+            autocompletion=complete.platforms,
+        ),
     ] = "",
     campaign: Annotated[
-        str, typer.Option("--campaign", help="Only measurements of the campaign with this id.")
+        str,
+        typer.Option(
+            "--campaign",
+            help="Only measurements of the campaign with this id.",
+            autocompletion=complete.campaigns,
+        ),
     ] = "",
     purpose: Annotated[
         str, typer.Option("--purpose", help="Only measurements of this purpose.")
