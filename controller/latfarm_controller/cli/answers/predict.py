@@ -13,7 +13,6 @@ from latfarm_predictors.errors import ModelFileError
 
 from latfarm_controller.cli.answers.predict_show import Prediction, show_one, show_table
 from latfarm_controller.cli.shell import complete, inputs, output
-from latfarm_controller.cli.shell.json_list import json_list
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
 
@@ -154,6 +153,8 @@ def _print_list(predicted: Iterable[Sequence[Prediction]], platforms: int) -> in
     Returns:
         The number of files with predictions; if there is none, nothing is printed.
     """
+    from latfarm_controller.cli.shell.json_list import json_list
+
     count = 0
     with json_list(platforms) as printed:
         for predictions in predicted:
