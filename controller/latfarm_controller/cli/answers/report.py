@@ -11,7 +11,6 @@ import typer
 
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.cli.shell.old_spellings import formerly
-from latfarm_controller.errors import UsageError
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def report(
     """
     from latfarm_controller.cli.shell.connect import controller
 
-    if to is not None and to.is_dir():  # now, and not after minutes
-        raise UsageError(f"{to} is a folder; name a file in it")
+    inputs.check_to_write(to)
     with controller(wait_s) as client:
         if not as_json:
             output.err().print(

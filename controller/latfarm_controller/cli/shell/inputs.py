@@ -162,6 +162,30 @@ def _models_in(folder: Path) -> Iterator[Path]:
                 yield Path(root, name)
 
 
+def check_to_write(*paths: Path | None) -> None:
+    """Refuse paths at which no file can be written, before the work whose result would be lost.
+
+    Folders that are missing are made later, so those above them count.
+
+    Args:
+        paths: the files; None: one that nobody wants.
+
+    Raises:
+        UsageError: a path is a folder, or what is above it is a file or cannot be written.
+    """
+    for path in filter(None, paths):
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file in it")
+        above = next(each for each in path.absolute().parents if each.exists())
+        if not above.is_dir():
+            raise UsageError(f"{path}: {above} is a file; name a file in a folder")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"{path}: nothing can be written in {above}; name another folder, or mend its "
+                "permissions"
+            )
+
+
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Read shapes: `name:1,3,224,224` becomes {name: (1, 3, 224, 224)}.
 

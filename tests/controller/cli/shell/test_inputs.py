@@ -55,6 +55,20 @@ def test_a_folder_that_cannot_be_read_is_not_called_empty(
         inputs.model_files([tmp_path / "locked"])
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs.check_to_write(None, tmp_path / "a.html", tmp_path / "new" / "folder" / "b.html")
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        inputs.check_to_write(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is a file; name a file in a folder"):
+        inputs.check_to_write(tmp_path / "file" / "a.html")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match=f"nothing can be written in {tmp_path}; name another"):
+        inputs.check_to_write(tmp_path / "new" / "a.html")
+
+
 def test_hidden_files_and_folders_with_a_models_suffix_are_no_models(tmp_path: Path) -> None:
     for name in ("a.onnx", "._a.onnx", ".venv/data/b.onnx", "deep/c.tflite"):
         file = tmp_path / name
