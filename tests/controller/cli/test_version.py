@@ -18,10 +18,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_output_that_a_full_disk_does_not_take_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Path("/dev/full").open("w") as full:  # its closing must not fail either
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", full)
-            assert run(["--version"]) == 1
+    # That it is closed must not fail either, as Python closes it at its end.
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert run(["--version"]) == 1
     told = capsys.readouterr().err
     assert told == "latfarm: standard output cannot be written: No space left on device\n"
 
