@@ -23,6 +23,9 @@ AWAY_CAP_S = 10.0
 """The longest such wait for a board that did not answer, in seconds."""
 CALL_CAP_S = 60.0
 """The longest such wait for a board that offers nothing that is wanted, in seconds."""
+MOST_DOUBLINGS = 60
+"""Doublings after which such a wait is at its limit in any case; from the 1,024th on, a
+floating-point number would overflow."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ class InventoryPlan:
         """
         tries = self._calls[entry.name][1] + 1 if entry.name in self._calls else 1
         cap_s = CALL_CAP_S if answered else AWAY_CAP_S
-        wait_s = min(cap_s, FIRST_CALL_S * 2.0 ** (tries - 1))
+        wait_s = min(cap_s, FIRST_CALL_S * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
         self._calls[entry.name] = (entry, tries, now_s + wait_s)
 
 

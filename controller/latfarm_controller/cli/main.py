@@ -123,7 +123,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; None: that of this process.
     """
     with printable_streams():
-        return _run(arguments)
+        return _written_out(_run(arguments))
+
+
+def _written_out(code: int) -> int:
+    """The exit code of a command, once its output has left this process.
+
+    Python writes what is left in its buffer only after the exit code was chosen. On a full disk the
+    output would then be cut off, and the exit code would be 120.
+    """
+    try:
+        if getattr(sys, "stdout", None) is not None:  # it may have been closed from the start
+            sys.stdout.flush()
+    except OSError as error:
+        _discard_output()
+        if code == 0 and not isinstance(error, BrokenPipeError):
+            output.error(f"standard output cannot be written: {error.strerror or error}")
+            return 1
+    return code
+
+
+def _discard_output() -> None:
+    """Send to nowhere what nobody can take, so that Python does not try it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -150,7 +172,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as stop:  # typer raises it when the reader of our output has gone
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except OSError as error:  # for example a full disk, or a file that may not be written
         where = f"{error.filename}: " if error.filename else ""

@@ -130,7 +130,7 @@ def slimmed(data: bytes) -> bytes:
 def _in_child(data: bytes, time_limit_s: float) -> bytes:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # whatever modules the present folder has
             input=data,
             capture_output=True,
             timeout=time_limit_s,

@@ -57,6 +57,16 @@ def test_a_board_of_no_use_is_called_less_and_less_often(answered: bool, cap_s: 
     assert max(waits_s) == waits_s[-1] == cap_s
 
 
+def test_a_board_may_be_of_no_use_for_ever() -> None:
+    """A board that is away for three hours was called a thousand times."""
+    plan, now_s = InventoryPlan(), 0.0
+    for _ in range(2000):
+        assert plan.steps([A], {}, now_s).call == (A,)
+        plan.useless(A, now_s, answered=False)
+        now_s += AWAY_CAP_S
+    assert plan.steps([A], {}, now_s).call == (A,)
+
+
 def test_a_board_that_was_changed_or_added_again_is_called_at_once() -> None:
     plan = InventoryPlan()
     for _ in range(5):

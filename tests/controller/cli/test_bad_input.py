@@ -233,6 +233,14 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("bundle", "show"), "no platform has a bundle yet"),
         (("bundle", "show", "-p", "sample"), "latfarm predict alone reads"),
         (("compare", "x.onnx"), "latfarm demo makes one for this machine"),
+        (("results", "-p", "p", "export", "x.csv"), "--platform stands before export"),
+        (("bundle", "--json", "list"), "options of latfarm bundle list stand after it"),
+        (("boards", "--tag", "lab2", "remove", "b"), "--tag stands before remove"),
+        (("graph", "show", "c92a4bf3ed70", "--batch", "8"), "is shown as it was measured"),
+        (("report", "-p", "p", "-o", "/"), "/ is a folder; name a file in it"),
+        (("fusion", "detect", "-p", "p", "-o", "/"), "/ is a folder; name a file in it"),
+        (("engines", "run", "--html", "/dev/null/a.html"), "/dev/null is a file"),
+        (("demo", "--figures", "/"), "/ is a folder; name a file in it"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_starts(

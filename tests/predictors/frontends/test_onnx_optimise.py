@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import NoReturn
 
 import onnx
 import pytest
@@ -118,3 +120,19 @@ def test_every_error_of_onnxslim_is_reported(
     monkeypatch.setattr(onnxslim, "slim", fail)
     with pytest.raises(onnx_slim.SlimError, match="onnxslim fails: AttributeError: no values"):
         onnx_slim.slimmed(b"")
+
+
+def test_modules_of_the_present_folder_are_none_of_the_childs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Models lie in folders of their users, where a file onnx.py would be imported instead."""
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> NoReturn:
+        started.append(command)
+        raise OSError("not now")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(onnx_slim.SlimError, match="not now"):
+        onnx_slim._in_child(b"", 1.0)
+    assert [command[1] for command in started] == ["-P"]

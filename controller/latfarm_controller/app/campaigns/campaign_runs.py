@@ -252,6 +252,7 @@ class CampaignRuns:
         record = replace(record, state=campaign_names.REMOVED)
         await asyncio.to_thread(self._store.put_campaign, record)
         self._records.show(record)
+        self._note_unfinished(record, tell=True)
         return record
 
     def _launch(self, record: CampaignRecord, *, resumed: bool = True) -> CampaignRecord:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import inputs, output, subcommands
 from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask
 
@@ -55,7 +55,7 @@ def bundles_listed(
     as_json: inputs.Json = False,
 ) -> None:
     """List the platforms that have a bundle."""
-    if not context.invoked_subcommand:
+    if not subcommands.named(context):
         list_bundles(as_json)
 
 

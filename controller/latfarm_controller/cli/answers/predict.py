@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -61,6 +62,9 @@ EXAMPLES = """
     Several models, a folder of them, or several platforms make one table. A yellow line tells what
     an answer lacks, and the command that mends it.
 
+    JSON of several models is a list, which is printed as they are predicted. The list has no end if
+    the command was interrupted or failed, and the exit code is then 130 or 1.
+
     \b
     Examples:
       latfarm predict model.onnx --platform local-onnxruntime1.31-fp32-1t
@@ -113,23 +117,53 @@ def predict(
         optimise,
         kernels=as_json or not (several or len(names) > 1),
     )
-    found: list[list[Prediction]] = [[] for _ in names]
-    for file, outcome in zip(files, outcomes(files, how, _workers(files)), strict=True):
-        if isinstance(outcome, Exception):
-            text = str(outcome)
-            output.error(text if isinstance(outcome, ModelFileError) else f"{file}: {text}")
-            continue
-        for predictions, one in zip(found, outcome, strict=True):
-            predictions.append(one)
-    if not found[0]:
-        return 2
     several = several or len(names) > 1
-    if as_json:
-        data = [one.to_json() for predictions in found for one in predictions]
-        output.json_text(data if several else data[0])
-    else:
-        _show(found, models, several=several, explain=explain)
-    return 2 if len(found[0]) < len(files) else 0
+    with closing(outcomes(files, how, _workers(files))) as ends:
+        predicted = _predicted(files, ends)
+        if as_json and several:
+            count = _print_list(predicted, len(names))
+        else:
+            found = list(predicted)
+            count = len(found)
+            if found and as_json:
+                output.json_text(found[0][0].to_json())
+            elif found:
+                by_platform = list(zip(*found, strict=True))
+                _show(by_platform, models, several=several, explain=explain)
+    return 2 if count < len(files) else 0
+
+
+def _predicted(
+    files: Sequence[Path], ends: Iterable[list[Prediction] | Exception]
+) -> Iterator[list[Prediction]]:
+    """The predictions of each file, one for each platform; files without any are reported."""
+    for file, end in zip(files, ends, strict=True):
+        if isinstance(end, Exception):
+            text = str(end)
+            output.error(text if isinstance(end, ModelFileError) else f"{file}: {text}")
+        else:
+            yield end
+
+
+def _print_list(predicted: Iterable[Sequence[Prediction]], platforms: int) -> int:
+    """Print predictions as one JSON list, ordered by platform and by file.
+
+    Predictions are not held: a hundred thousand with their kernels would take gigabytes.
+
+    Returns:
+        The number of files with predictions; if there is none, nothing is printed.
+    """
+    from latfarm_controller.cli.shell.json_list import json_list
+
+    count = 0
+    with json_list(platforms) as printed:
+        for predictions in predicted:
+            count += 1
+            for part, one in enumerate(predictions):
+                printed.add(one.to_json(), part)
+        if count:
+            printed.end()
+    return count
 
 
 def _workers(files: Sequence[Path]) -> int | None:

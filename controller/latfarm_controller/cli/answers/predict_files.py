@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +30,10 @@ FIRST_FILES = 16
 mistake that concerns all files, such as a wrong platform, is told at once."""
 TOGETHER = 16
 """Number of files in one task of a worker."""
+AHEAD = 4
+"""Largest number of tasks for each worker that wait, run, or have results that nobody has taken
+yet. So few answers are held, however many files there are, and no worker waits for its next task.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +74,8 @@ Outcome = list[Prediction] | Exception
 
 def outcomes(
     files: Sequence[Path], how: HowToPredict, workers_setting: int | None
-) -> Iterator[Outcome]:
-    """What becomes of files, in their order.
+) -> Generator[Outcome, None, None]:
+    """What becomes of files, in their order; few of them are held at a time.
 
     Args:
         files: the files.
@@ -88,13 +95,20 @@ def outcomes(
 
     workers = worker_count(workers_setting)
     with WorkerPool(workers) as pool:
-        tasks = [
-            pool.submit(predict_in_worker, files[first : first + TOGETHER], how)
-            for first in range(FIRST_FILES, len(files), TOGETHER)
-        ]
+        starts = iter(range(FIRST_FILES, len(files), TOGETHER))
+
+        def submitted(number: int) -> list[Future[list[Outcome]]]:
+            return [
+                pool.submit(predict_in_worker, files[first : first + TOGETHER], how)
+                for first in islice(starts, number)
+            ]
+
+        tasks = deque(submitted(AHEAD * workers))
         yield from _predict_files(files[:FIRST_FILES], how, _open)
-        for task in tasks:
-            yield from task.result()
+        while tasks:
+            results = tasks.popleft().result()
+            tasks.extend(submitted(1))
+            yield from results
 
 
 def predict_in_worker(files: Sequence[Path], how: HowToPredict) -> list[Outcome]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.errors import ModelFileError
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,12 @@ Coverage = Annotated[
 ]
 NewPlatform = Annotated[
     str,
-    typer.Option("--platform", "-p", help="Name of the platform; see latfarm platforms."),
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform; see latfarm platforms.",
+        autocompletion=complete.platforms,
+    ),
 ]
 
 
@@ -148,7 +153,8 @@ def predict(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.training.transfer_rows import transfer_to
 
-    code, wanted = 0, None
+    code = 0
+    wanted: list[tuple[str, str]] | None = None
     with controller(wait_s) as client:
         rows = _rows(client)
         if models:
@@ -159,6 +165,8 @@ def predict(
         transfer = transfer_to(rows, platform, max(3, probes))
     found = transfer.predict(coverage)
     answers = _answers(found, rows, wanted, platform, coverage)
+    if wanted is not None and len(answers) < len(wanted):
+        code = 2
     if as_json:
         output.json_text({"platform": platform, "others": transfer.others, "answers": answers})
     else:
@@ -263,8 +271,8 @@ def _measure(
 
 def _wanted(
     client: ControllerClient, rows: KnownRows, models: Iterable[Path], batch: int, platform: str
-) -> tuple[int, dict[str, str]]:
-    """The exit code so far, and the hashes of the models with their files' names.
+) -> tuple[int, list[tuple[str, str]]]:
+    """The exit code so far, and the hash of each model with its file's name.
 
     A model that no platform has measured under its exact hash may be another export of a network
     that one has.
@@ -273,7 +281,8 @@ def _wanted(
     from latfarm_predictors.graph.hash import hash_of
 
     files, _ = inputs.model_files(list(models))
-    code, wanted = 0, {}
+    code = 0
+    wanted: list[tuple[str, str]] = []
     exports: dict[str, str] = {}
     for file in files:
         try:
@@ -294,14 +303,14 @@ def _wanted(
                 "query, or make a bundle with latfarm characterize"
             )
             continue
-        wanted[name] = str(file)
+        wanted.append((name, str(file)))
     return code, wanted
 
 
 def _answers(
     found: BoardAnswers,
     rows: KnownRows,
-    wanted: dict[str, str] | None,
+    wanted: Sequence[tuple[str, str]] | None,
     platform: str,
     coverage: float,
 ) -> list[dict[str, Any]]:
@@ -311,18 +320,18 @@ def _answers(
         UsageError: nothing is known about any of the networks.
     """
     places = {name: place for place, name in enumerate(found.networks)}
-    names = {name: rows.names[name] for name in found.networks} if wanted is None else wanted
-    order = sorted(names, key=lambda each: (names[each], each)) if wanted is None else list(names)
+    every = sorted((rows.names[name], name) for name in found.networks)
+    asked = [(name, model) for model, name in every] if wanted is None else wanted
     answers: list[dict[str, Any]] = []
-    for name in order:
+    for name, model in asked:
         place = places.get(name)
         if place is None or found.latency_ms[place] != found.latency_ms[place]:
             if wanted is not None:
-                output.error(f"{names[name]}: no other platform has measured this network")
+                output.error(f"{model}: no other platform has measured this network")
             continue
         answers.append(
             {
-                "model": names[name],
+                "model": model,
                 "platform": platform,
                 "graph_hash": name,
                 "latency_ms": float(found.latency_ms[place]),

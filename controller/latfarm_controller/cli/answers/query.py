@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.cli.shell.durations import seconds
 from latfarm_controller.errors import UsageError
 
@@ -29,6 +29,7 @@ Platforms = Annotated[
         "-p",
         help="Name of the platform; see latfarm platforms. May be repeated: each model is asked "
         "about on each platform.",
+        autocompletion=complete.platforms,
     ),
 ]
 Publish = Annotated[

@@ -58,6 +58,7 @@ def report(
     """
     from latfarm_controller.cli.shell.connect import controller
 
+    inputs.check_to_write(to)
     with controller(wait_s) as client:
         if not as_json:
             output.err().print(

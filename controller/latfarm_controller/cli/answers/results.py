@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import complete, inputs, output, subcommands
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def list_results(
     as_json: inputs.Json = False,
 ) -> None:
     """List the measurements."""
-    if context.invoked_subcommand:
+    if subcommands.named(context):
         return
     from latfarm_controller.cli.shell.connect import controller
 

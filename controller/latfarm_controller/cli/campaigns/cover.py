@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,14 +83,15 @@ def cover(
 
     path = choose_bundle(load_config().bundles_dir, platform)
     predictor = load_bundle(path)
-    graphs = networks(models or [], batch, shape or [], predictor.platform)
+    named = networks(models or [], batch, shape or [], predictor.platform)
+    graphs = list(named.values())
     choice = choose(predictor, graphs, budget, layers=layer or (), family=family)
     told: dict[str, Any] = {
         "platform": platform,
         "bundle": str(path),
         "badly_covered": choice.badly,
         "left": choice.left,
-        "coverage": coverages(predictor, graphs),
+        "coverage": coverages(predictor, named),
         "kernels": [
             {"type": kernel.type, **configuration(workload(kernel))} for kernel in choice.kernels
         ],
@@ -97,15 +99,20 @@ def cover(
     if choice.kernels and not dry_run:
         made = read_provenance(path)
         told |= _measure(platform, made, choice.kernels, wait_s, tags)
-        told["coverage_after"] = coverages(load_bundle(Path(told["new_bundle"])), graphs)
+        told["coverage_after"] = coverages(load_bundle(Path(told["new_bundle"])), named)
     if as_json:
         output.json_text(told)
     else:
         _show(told, dry_run=dry_run)
 
 
-def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: str) -> list[Graph]:
-    """The networks that are named; all that samplers draw from, if none is named.
+def networks(
+    models: Sequence[str], batch: int, shape: Sequence[str], platform: str
+) -> dict[str, Graph]:
+    """The networks that are named, by name; all that samplers draw from, if none is named.
+
+    A network is named as in its file. Exports of some tools all have the same name: where several
+    networks have one, they are named as they were asked for.
 
     Args:
         models: ONNX files, folders of them, or names of networks in the zoo.
@@ -120,28 +127,31 @@ def networks(models: Sequence[str], batch: int, shape: Sequence[str], platform: 
     from latfarm_controller import zoo
 
     if not models:
-        return [family.build() for family in zoo.calibration_families().values()]
-    found: list[Graph] = []
+        drawn = (family.build() for family in zoo.calibration_families().values())
+        return {graph.name: graph for graph in drawn}
+    found: dict[str, Graph] = {}
     for model in models:
         if Path(model).exists() or model.endswith(".onnx"):
             files, _ = inputs.model_files([Path(model)])
-            found += [
-                inputs.for_platform(inputs.read_model(file, batch, shape), platform)
-                for file in files
-            ]
+            for file in files:
+                graph = inputs.read_model(file, batch, shape)
+                found[str(file)] = inputs.for_platform(graph, platform)
             continue
         try:
-            found.append(zoo.build(model, batch=batch or 1))
+            found[model] = zoo.build(model, batch=batch or 1)
         except UsageError as error:
             raise UsageError(f"{model}: there is no such file, and {error}") from error
-    return found
+    counts = Counter(graph.name for graph in found.values())
+    return {
+        graph.name if counts[graph.name] == 1 else asked: graph for asked, graph in found.items()
+    }
 
 
-def coverages(predictor: PlatformPredictor, graphs: Sequence[Graph]) -> dict[str, float]:
-    """How well each network is covered, from 0 to 1, by its name."""
+def coverages(predictor: PlatformPredictor, named: Mapping[str, Graph]) -> dict[str, float]:
+    """How well each network is covered, from 0 to 1, by the same names."""
     from latfarm_predictors.trust.network_trust import weighted_coverage
 
-    return {graph.name: weighted_coverage(predictor, graph) for graph in graphs}
+    return {name: weighted_coverage(predictor, graph) for name, graph in named.items()}
 
 
 def refuse_changed(platform: str, then: str, offered: Sequence[PlatformSummary]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.cli.campaigns import demo_options as options
 from latfarm_controller.cli.campaigns.demo_clock import LONGEST_MINUTES
@@ -62,6 +63,7 @@ def demo(
     from latfarm_controller.reports.energy import energy_facts
 
     began_s = time.time()
+    inputs.check_to_write(figures, svg)
     config = load_config()
     measured = options.measured(budget, budget_minutes, kernels)
     free = kernels is not None or budget_minutes is not None
@@ -213,7 +215,8 @@ def _write(
 
     with callers_umask():
         if figures is not None:
-            figures.write_text(json.dumps(record, indent=2) + "\n")
+            with written_whole(figures, make_folder=True) as part:
+                part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if picture is not None:
             page.write(picture, svg.standalone(networks.plot(run.rows)))
     campaign, measured = run.campaign, run.measured

@@ -9,9 +9,16 @@ from typing import Annotated
 
 import typer
 
+from latfarm_controller.cli.shell import complete
+
 Platform = Annotated[
     str,
-    typer.Option("--platform", "-p", help="Name of the platform. Default: onnxruntime's."),
+    typer.Option(
+        "--platform",
+        "-p",
+        help="Name of the platform. Default: onnxruntime's.",
+        autocompletion=complete.platforms,
+    ),
 ]
 Budget = Annotated[
     int,

@@ -140,6 +140,7 @@ def run(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
+    inputs.check_to_write(html, markdown, svg)
     config: dict[str, Any] = {"passes": passes, "protocol": str(protocol), "simulated": simulated}
     config |= inputs.chosen_by(tags)
     if board:
@@ -175,6 +176,7 @@ def show(
     """
     from latfarm_controller.cli.shell.connect import controller
 
+    inputs.check_to_write(html, markdown, svg)
     with controller(wait_s) as client:
         found = client.campaign(campaign)
     if found.kind != KIND:

@@ -134,6 +134,7 @@ def detect(
 
     if to is not None and not to.parent.is_dir():
         raise UsageError(f"{to.parent}: there is no such folder; create it first")
+    inputs.check_to_write(to)
     config: dict[str, Any] = {
         "pairs": str(pairs),
         "rounds": rounds,
@@ -278,6 +279,7 @@ def edit(
         )
     if not target.parent.is_dir():
         raise UsageError(f"{target.parent}: there is no such folder; create it first")
+    inputs.check_to_write(target)
     rules = fusion_rules.load(source, wait_s)
     if change or multi_inbound is not None or multi_outbound is not None:
         changed = fusion_rules.changed(rules, change or (), multi_inbound, multi_outbound)

@@ -17,7 +17,7 @@ from latfarm_controller.cli.farm import (
     boards_show,
     boards_standing,
 )
-from latfarm_controller.cli.shell import audited, inputs, output
+from latfarm_controller.cli.shell import audited, inputs, output, subcommands
 from latfarm_controller.private_files import private_home
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def list_boards(
     as_json: inputs.Json = False,
 ) -> None:
     """List the boards."""
-    if context.invoked_subcommand:
+    if subcommands.named(context):
         return
     from latfarm_controller.cli.farm.tagged_boards import with_tags
     from latfarm_controller.cli.shell.connect import controller

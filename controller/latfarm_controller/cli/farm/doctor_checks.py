@@ -145,7 +145,9 @@ def _no_agent(story: str) -> Finding:
 
 def _board() -> Iterator[Finding]:
     """What the agent of this machine says about itself; it runs as a process of its own."""
-    command = [sys.executable, "-m", "latfarm_agent.cli", "describe", "--name", "local", "--json"]
+    # -P: whatever modules the present folder has
+    words = ("latfarm_agent.cli", "describe", "--name", "local", "--json")
+    command = [sys.executable, "-P", "-m", *words]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=DESCRIBE_S, check=True

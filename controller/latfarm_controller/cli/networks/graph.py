@@ -14,6 +14,7 @@ from latfarm_predictors.whole_file import written_whole
 from latfarm_controller.cli.networks import layers_shown
 from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.cli.shell.old_spellings import formerly
+from latfarm_controller.errors import UsageError
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -271,7 +272,6 @@ def build(
     from latfarm_predictors.graph.equivalences import network_hash_of
 
     from latfarm_controller import builders
-    from latfarm_controller.errors import UsageError
 
     inputs.check_format(model_format, dtype)
     if out.is_dir():
@@ -304,9 +304,15 @@ def _read(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: b
 
 def _named(model: Path, batch: int, shape: Sequence[str], fold: bool, optimise: bool) -> Graph:
     """The network in a file, or the one that was measured and has this hash."""
-    measured = _measured(model)
-    if measured is None:
+    text = str(model)
+    if not _HASH.fullmatch(text) or model.exists():
         return _read(model, batch, shape, fold, optimise)
+    if batch or shape or optimise:
+        raise UsageError(
+            f"{text}: --batch, --shape and --optimise say how a file is read; a network that is "
+            "named by its hash is shown as it was measured"
+        )
+    measured = _measured(text)
     return _folded(measured) if fold else measured
 
 
@@ -316,11 +322,8 @@ def _folded(graph: Graph) -> Graph:
     return fold_batch_norms(graph)[0]
 
 
-def _measured(model: Path) -> Graph | None:
-    """The network that was measured and has this hash; None if a file is meant."""
-    text = str(model)
-    if not _HASH.fullmatch(text) or model.exists():
-        return None
+def _measured(text: str) -> Graph:
+    """The network that was measured and has this hash."""
     from latfarm_controller.cli.shell.connect import controller
 
     with controller() as client:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,7 +125,7 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
         The files, and whether the answer is a list: several files, or a folder, were named.
 
     Raises:
-        UsageError: a folder holds no model.
+        UsageError: a folder holds no model, or cannot be read.
     """
     files: list[Path] = []
     in_folder = False
@@ -133,12 +134,7 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
             files.append(path)
             continue
         in_folder = True
-        found = sorted(
-            file
-            for end in SUFFIXES
-            for file in path.rglob(f"*{end}")
-            if not file.is_dir() and not _hidden(file.relative_to(path))
-        )
+        found = sorted(_models_in(path))
         if not found:
             ends = " or ".join(f"*{end}" for end in SUFFIXES)
             raise UsageError(f"{path}: this folder holds no {ends} file")
@@ -146,9 +142,48 @@ def model_files(paths: Sequence[Path]) -> tuple[list[Path], bool]:
     return list(dict.fromkeys(files)), in_folder or len(files) > 1
 
 
-def _hidden(path: Path) -> bool:
-    """Whether a file, or a folder on the way to it, has a name that begins with a dot."""
-    return any(part.startswith(".") for part in path.parts)
+def _models_in(folder: Path) -> Iterator[Path]:
+    """The models in a folder and in the folders below it.
+
+    Raises:
+        UsageError: the folder cannot be read. A folder below it that cannot be read is told.
+    """
+
+    def unreadable(error: OSError) -> None:
+        text = f"{error.filename}: this folder cannot be read: {error.strerror}"
+        if Path(error.filename) == folder:
+            raise UsageError(text) from error
+        output.error(f"{text}; its models are left out")
+
+    for root, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if name.endswith(SUFFIXES) and not name.startswith("."):
+                yield Path(root, name)
+
+
+def check_to_write(*paths: Path | None) -> None:
+    """Refuse paths at which no file can be written, before the work whose result would be lost.
+
+    Folders that are missing are made later, so those above them count.
+
+    Args:
+        paths: the files; None: one that nobody wants.
+
+    Raises:
+        UsageError: a path is a folder, or what is above it is a file or cannot be written.
+    """
+    for path in filter(None, paths):
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file in it")
+        above = next(each for each in path.absolute().parents if each.exists())
+        if not above.is_dir():
+            raise UsageError(f"{path}: {above} is a file; name a file in a folder")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"{path}: nothing can be written in {above}; name another folder, or mend its "
+                "permissions"
+            )
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

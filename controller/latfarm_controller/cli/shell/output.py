@@ -105,7 +105,12 @@ def quiet_libraries() -> Iterator[None]:
 
 def json_text(data: Any) -> None:
     """Print JSON on standard output; infinite numbers and NaN become null."""
-    print(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+    print(json_of(data))
+
+
+def json_of(data: Any) -> str:
+    """The text that `json_text` prints."""
+    return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)
 
 
 def _finite(data: Any) -> Any:

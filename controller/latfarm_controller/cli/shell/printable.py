@@ -93,7 +93,8 @@ def printable_streams() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.stdout = cast("TextIO", PrintableStream(sys.stdout))
+    if getattr(sys, "stdout", None) is not None:  # it may have been closed from the start
+        sys.stdout = cast("TextIO", PrintableStream(sys.stdout))
     sys.stderr = cast("TextIO", PrintableStream(sys.stderr))
     try:
         yield

@@ -26,6 +26,9 @@ FIRST_RETRY_S = 15.0
 one before, until a measurement succeeds."""
 RETRY_CAP_S = 600.0
 """The longest such wait, in seconds."""
+MOST_DOUBLINGS = 60
+"""Doublings after which such a wait is at its limit in any case; from the 1,024th on, a
+floating-point number would overflow."""
 LEAST_RETRY_S = 2.0
 """Seconds before a campaign is run again at the earliest, where something has come back."""
 
@@ -139,7 +142,8 @@ class RetryPlan:
     @property
     def retry_at_s(self) -> float:
         """When it is run again, if nothing comes back before."""
-        wait_s = min(RETRY_CAP_S, FIRST_RETRY_S * 2.0 ** (self._tries - 1))
+        doublings = min(self._tries - 1, MOST_DOUBLINGS)
+        wait_s = min(RETRY_CAP_S, FIRST_RETRY_S * 2.0**doublings)
         return self._stopped_s + wait_s
 
     def due(self, now_s: float, recoveries: int) -> bool:

@@ -96,6 +96,15 @@ def test_predictions_are_marked_and_have_intervals(latfarm: Latfarm, tmp_path: P
 
 
 @pytest.mark.usefixtures("farm")
+def test_each_file_has_an_answer_though_two_hold_one_network(
+    latfarm: Latfarm, tmp_path: Path
+) -> None:
+    files = [write(network(6), tmp_path / f"{name}.onnx") for name in ("one", "other")]
+    told = json.loads(latfarm("probes", "predict", "-p", NEW, *files, "--json").out)
+    assert [each["model"] for each in told["answers"]] == [str(file) for file in files]
+
+
+@pytest.mark.usefixtures("farm")
 def test_what_is_missing_is_told_with_the_remedy(latfarm: Latfarm) -> None:
     ended = latfarm("probes", "predict", "-p", "b9-ncnn1.0-fp32-1t")
     assert ended.code == 2

@@ -55,3 +55,17 @@ def test_an_agent_that_is_not_installed_is_to_be_installed(
     found = board(subprocess.CalledProcessError(1, ["python"], stderr=story))
     assert (found.state, found.found) == (MISSING, "not installed")
     assert "pip install latfarm-agent" in found.remedy
+
+
+def test_modules_of_the_present_folder_are_none_of_the_agents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> NoReturn:
+        started.append(command)
+        raise OSError("not now")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert [found.found for found in doctor_checks._board()] == ["not now"]
+    assert [command[1] for command in started] == ["-P"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.cli import main
 from latfarm_controller.cli.shell import complete
 from latfarm_controller.config import load_config
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from typer.main import get_command
 
 
 def test_platforms_with_a_bundle(home: Path) -> None:
@@ -19,6 +22,28 @@ def test_platforms_with_a_bundle(home: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "0001.zip").touch()
     assert complete.platforms("toy") == ["toy-fp32", "toy-int8"]
+
+
+def test_every_option_that_names_a_platform_is_completed(home: Path) -> None:
+    folder = home / "bundles" / "toy-fp32"
+    folder.mkdir(parents=True)
+    (folder / "0001.zip").touch()
+    group: Any = get_command(main.app)
+    root = group.make_context("latfarm", [], resilient_parsing=True)
+    commands = dict(group.commands)
+    for name, command in group.commands.items():
+        below = getattr(command, "commands", {})
+        commands |= {f"{name} {each}": found for each, found in below.items()}
+    options = {
+        name: parameter
+        for name, command in commands.items()
+        for parameter in command.params
+        if "--platform" in parameter.opts
+    }
+    assert {"query", "probes plan", "db export", "demo", "predict"} <= options.keys()
+    for name, option in options.items():
+        told = [item.value for item in option.shell_complete(root, "toy")]
+        assert told == ["toy-fp32"], name
 
 
 def test_boards_of_the_inventory(home: Path) -> None:

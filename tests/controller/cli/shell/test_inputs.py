@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,40 @@ def test_folder_is_searched(tmp_path: Path) -> None:
 def test_empty_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no \*\.onnx or \*\.tflite file"):
         inputs.model_files([tmp_path])
+
+
+def test_a_folder_that_cannot_be_read_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.onnx").touch()
+    (tmp_path / "locked").mkdir()
+    locked = {tmp_path / "locked"}
+    scan = os.scandir
+
+    def scandir(folder: str | Path) -> object:
+        if Path(folder) in locked:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert inputs.model_files([tmp_path])[0] == [tmp_path / "a.onnx"]
+    assert f"{tmp_path / 'locked'}: this folder cannot be read" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+        inputs.model_files([tmp_path / "locked"])
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs.check_to_write(None, tmp_path / "a.html", tmp_path / "new" / "folder" / "b.html")
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        inputs.check_to_write(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is a file; name a file in a folder"):
+        inputs.check_to_write(tmp_path / "file" / "a.html")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UsageError, match=f"nothing can be written in {tmp_path}; name another"):
+        inputs.check_to_write(tmp_path / "new" / "a.html")
 
 
 def test_hidden_files_and_folders_with_a_models_suffix_are_no_models(tmp_path: Path) -> None:

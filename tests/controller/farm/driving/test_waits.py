@@ -94,6 +94,15 @@ def test_each_try_without_progress_waits_longer() -> None:
     assert plan.retry_at_s - now_s == FIRST_RETRY_S, "a measurement was progress"
 
 
+def test_a_campaign_may_wait_for_ever() -> None:
+    plan, now_s = RetryPlan(math.inf), 0.0
+    for _ in range(2000):
+        assert plan.stop(now_s, 5, 0)
+        now_s = plan.retry_at_s
+    assert plan.stop(now_s, 5, 0)
+    assert plan.retry_at_s - now_s == RETRY_CAP_S
+
+
 def test_what_comes_back_ends_the_waiting() -> None:
     plan = RetryPlan(math.inf)
     plan.stop(10.0, 0, recoveries=3)

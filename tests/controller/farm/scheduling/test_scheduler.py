@@ -379,3 +379,9 @@ def test_the_estimate_follows_the_stage() -> None:
     assert estimate.remaining_s(4, 8.0) == 0.0
     estimate.update("kernels", 0, 9.0)
     assert estimate.remaining_s(10, 9.0) is None
+
+
+def test_waits_that_double_have_a_limit_however_often_they_doubled() -> None:
+    policy = Policy()
+    assert policy.backoff(5000) == policy.backoff_cap_s
+    assert policy.quarantine(5000) == policy.quarantine_cap_s

@@ -1,0 +1,23 @@
+"""`latfarm cover`: which networks it is about, and how it names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from latfarm_controller.cli.campaigns.cover import networks
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.testing.onnx_files import write
+
+
+def exported(folder: Path, name: str, channels: int) -> Path:
+    """A network as exporters write it that call every network main_graph."""
+    builder = GraphBuilder("main_graph")
+    made = builder.build([builder.conv(builder.input((1, 3, 8, 8)), channels, 3)])
+    return write(made, folder / f"{name}.onnx")
+
+
+def test_networks_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    files = [str(exported(tmp_path, name, size)) for name, size in (("a", 4), ("b", 8))]
+    found = networks([*files, "squeezenet"], 0, (), "toy-fp32-1t")
+    assert list(found) == [*files, "squeezenet"]
+    assert list(networks(files[:1], 0, (), "toy-fp32-1t")) == ["main_graph"]
