@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -31,9 +30,13 @@ class Ending:
         self._asked = False
         self._parent_pid: int | None = None
         self._undo: list[Callable[[], object]] = []
-        # Signal handlers must not block: they write a byte to a pipe, and `wait` reads it.
+        # Python calls handlers in the main thread, but the kernel may deliver a signal to another
+        # one, which does not end a wait of the main thread. So each signal writes a byte to a pipe,
+        # from whichever thread, and `wait` reads it.
         self._wake_up, self._woken = os.pipe()
         os.set_blocking(self._woken, False)
+        before = signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        self._undo.append(lambda: signal.set_wakeup_fd(before))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._handle(number, self._on_signal)
 
@@ -74,12 +77,6 @@ class Ending:
             os._exit(128 + number)
         self.interrupted = number == signal.SIGINT
         self._asked = True
-        self._wake()
 
     def _on_look(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        self._wake()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._woken, b"!")
+        """Do nothing: `wait` has been woken, and looks."""
