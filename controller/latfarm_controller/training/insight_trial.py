@@ -95,13 +95,28 @@ def try_insights(
 
 
 def gather_ways(
-    store: Store, platform: str, campaign_id: str, rows: RowChoice = ALL_ROWS
+    store: Store,
+    platform: str,
+    campaign_id: str,
+    rows: RowChoice = ALL_ROWS,
+    kept: Basis | None = None,
 ) -> InsightWays:
     """Read the training sets of a campaign by all bases that are worth a trial.
+
+    Args:
+        store: holds the measurements.
+        platform: the platform.
+        campaign_id: the campaign.
+        rows: which campaigns and networks are read.
+        kept: the basis of the bundle that the campaign adds to: a few more kernels are no reason
+            to choose again, and what was just measured may have no time by another basis.
 
     Raises:
         UsageError, StoreError: as `gather`.
     """
+    if kept is not None:
+        data = gather(store, platform, campaign_id, kept, rows)
+        return InsightWays(kept, {kept: data}, "as the bundle that it adds to")
     usual = gather(store, platform, campaign_id, rows=rows)
     record = store.get_campaign(usual.campaigns[-1])
     outcome = {} if record is None else record.outcome

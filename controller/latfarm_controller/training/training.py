@@ -21,11 +21,13 @@ from latfarm_controller.training.fit_bundle import OnProgress, TrainingInputs, f
 from latfarm_controller.training.foreign_rows import foreign_beside, sources_of
 from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
-from latfarm_controller.training.insight_trial import gather_ways
+from latfarm_controller.training.insight_trial import gather_ways, told_basis
 from latfarm_controller.training.new_bundle import numbered, unnumbered_bundle
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
+
+    from latfarm_controller.training.training_set import Basis
 
 
 def train(
@@ -90,9 +92,10 @@ def read_inputs(
         StoreError: the measurements cannot be read, or the frozen set cannot be read or written.
     """
     chain = chain or tuple(bases(store, campaign_id))
+    kept = None if bundles_dir is None else _basis_in_use(bundles_dir, platform, chain)
     frozen = None if bundles_dir is None else frozen_set(store, bundles_dir, platform)
     barred = frozenset() if frozen is None else frozen.hashes
-    ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred))
+    ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred), kept)
     theirs = foreign_beside(store, ways.tried[ways.own], foreign, barred)
     return TrainingInputs(
         platform,
@@ -103,6 +106,24 @@ def read_inputs(
         frozen_set="" if frozen is None else frozen.name,
         foreign=theirs,
     )
+
+
+def _basis_in_use(bundles_dir: Path, platform: str, chain: Sequence[str]) -> Basis | None:
+    """What times of kernels rest on in the bundle in use, if campaigns add to what it was made of.
+
+    Args:
+        bundles_dir: the folder of all bundles.
+        platform: the platform.
+        chain: the campaigns to train from; a single one adds to none.
+    """
+    if len(chain) == 1:
+        return None
+    try:
+        told = read_provenance(choose(bundles_dir, platform))
+    except (UsageError, BundleError):  # there is no bundle, or it is damaged: this makes a new one
+        return None
+    campaign = told.get("campaign")
+    return told_basis(told, str(campaign)) if campaign in chain else None
 
 
 def started_from(store: Store, chain: tuple[str, ...]) -> dict[str, object]:

@@ -21,6 +21,8 @@ from latfarm_controller.testing.campaigns import SimulatedPlatform
 from latfarm_controller.training.insight_trial import (
     LEAST_NETWORKS,
     InsightTrial,
+    choose_way,
+    gather_ways,
     judge,
     told_basis,
     try_insights,
@@ -197,6 +199,20 @@ def test_no_trial_without_judges_or_where_somebody_chose(
         CampaignRecord("c1", "c1", "characterize", PLATFORM, state="done", outcome=outcome)
     )
     assert try_insights(store, PLATFORM, "c1")[1].reason == "single was asked for"
+
+
+def test_what_adds_to_a_bundle_keeps_its_basis(
+    store: Store, drawn: tuple[list[Kernel], list[Graph], list[Graph]]
+) -> None:
+    assert (
+        tried(store, TrialBoard("single", true_layers, moves=True), drawn).chosen.kernels
+        != "single"
+    )
+    kept = Basis("single", inside=False)
+    data, trial = choose_way(gather_ways(store, PLATFORM, "c1", kept=kept))
+    assert (trial.chosen, trial.reason) == (kept, "as the bundle that it adds to")
+    assert not data.places
+    assert {sample.insight for sample in data.kernels} == {"single"}
 
 
 def test_another_way_must_be_clearly_better() -> None:
