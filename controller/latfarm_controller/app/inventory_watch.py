@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.agents.registry import BoardEntry
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.errors import ControllerError
 from latfarm_controller.farm.background import RepeatedTrouble
 from latfarm_controller.farm.driving.scope import CampaignScope
@@ -23,9 +24,6 @@ AWAY_CAP_S = 10.0
 """The longest such wait for a board that did not answer, in seconds."""
 CALL_CAP_S = 60.0
 """The longest such wait for a board that offers nothing that is wanted, in seconds."""
-MOST_DOUBLINGS = 60
-"""Doublings after which such a wait is at its limit in any case; from the 1,024th on, a
-floating-point number would overflow."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class InventoryPlan:
         """
         tries = self._calls[entry.name][1] + 1 if entry.name in self._calls else 1
         cap_s = CALL_CAP_S if answered else AWAY_CAP_S
-        wait_s = min(cap_s, FIRST_CALL_S * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
+        wait_s = doubling_wait_s(FIRST_CALL_S, cap_s, tries)
         self._calls[entry.name] = (entry, tries, now_s + wait_s)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.errors import FarmError
 
 FAILURES_IN_A_ROW = 10
@@ -26,9 +27,6 @@ FIRST_RETRY_S = 15.0
 one before, until a measurement succeeds."""
 RETRY_CAP_S = 600.0
 """The longest such wait, in seconds."""
-MOST_DOUBLINGS = 60
-"""Doublings after which such a wait is at its limit in any case; from the 1,024th on, a
-floating-point number would overflow."""
 LEAST_RETRY_S = 2.0
 """Seconds before a campaign is run again at the earliest, where something has come back."""
 
@@ -142,9 +140,7 @@ class RetryPlan:
     @property
     def retry_at_s(self) -> float:
         """When it is run again, if nothing comes back before."""
-        doublings = min(self._tries - 1, MOST_DOUBLINGS)
-        wait_s = min(RETRY_CAP_S, FIRST_RETRY_S * 2.0**doublings)
-        return self._stopped_s + wait_s
+        return self._stopped_s + doubling_wait_s(FIRST_RETRY_S, RETRY_CAP_S, self._tries)
 
     def due(self, now_s: float, recoveries: int) -> bool:
         """Whether to run it again now: its time has come, or something came back."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.farm.scheduling.board_time import Account
 from latfarm_controller.farm.scheduling.messages import ModelSpec, Standing, Work, queue_of
-
-MOST_DOUBLINGS = 60
-"""Doublings after which a wait that doubles is at its limit in any case; from the 1,024th on, a
-floating-point number would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,11 @@ class Policy:
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait after the `attempt`-th failure of a request (1, 2, ...)."""
-        doublings = min(attempt - 1, MOST_DOUBLINGS)
-        return min(self.backoff_cap_s, self.backoff_s * 2.0**doublings)
+        return doubling_wait_s(self.backoff_s, self.backoff_cap_s, attempt)
 
     def quarantine(self, time: int) -> float:
         """Seconds that the `time`-th quarantine in a row lasts (1, 2, ...)."""
-        doublings = min(time - 1, MOST_DOUBLINGS)
-        return min(self.quarantine_cap_s, self.quarantine_s * 2.0**doublings)
+        return doubling_wait_s(self.quarantine_s, self.quarantine_cap_s, time)
 
 
 @dataclass(slots=True)

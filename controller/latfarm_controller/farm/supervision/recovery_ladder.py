@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.farm.supervision.ladder_messages import (
     HOOK_STEPS,
     STEPS,
@@ -248,8 +249,9 @@ class RecoveryLadder:
         if not climb.busy:
             return  # the board was excluded meanwhile
         climb.busy = False
-        pause_s = self.limits.pause_s * 2.0 ** (len(climb.taken) - 1)
-        climb.not_before_s = now_s + min(self.limits.pause_cap_s, pause_s)
+        limits = self.limits
+        pause_s = doubling_wait_s(limits.pause_s, limits.pause_cap_s, len(climb.taken))
+        climb.not_before_s = now_s + pause_s
         if not ok:
             return
         # A health check tells whether it helped.
