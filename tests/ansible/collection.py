@@ -54,6 +54,20 @@ def load(path: Path) -> Any:
     return importlib.import_module("yaml").safe_load(path.read_text())
 
 
+def needs_ansible_here() -> None:
+    """Skip the module that calls this where Ansible cannot be imported into this process.
+
+    Ansible replaces `sys.intern` when it is imported, and torch cannot be imported after that. So
+    the function of Python is put back for the tests that run in this process later.
+    """
+    original = sys.intern
+    try:
+        # Not "ansible" alone: without Ansible, that is this checkout's own folder.
+        pytest.importorskip("ansible.errors", reason="Ansible is not installed: make setup-farm")
+    finally:
+        sys.intern = original
+
+
 def plugin(path: str) -> ModuleType:
     """A module of the collection that imports nothing else of it.
 

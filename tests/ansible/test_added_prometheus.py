@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.ansible.collection import plugin
+from tests.ansible.collection import needs_ansible_here, plugin
 
-# Not "ansible" alone: without Ansible, that is this checkout's own folder.
-pytest.importorskip("ansible.errors", reason="Ansible is not installed: make setup-farm")
+needs_ansible_here()
 
 WANTED = {
     "rule_files": ["/etc/prometheus/latfarm.rules.yml"],
