@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_predictors.judging import binomial_interval
+
+from benchmarks.unseen.published import ACCURACY_HEAD, INTERVALS_HEAD, README_HEAD, published
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -77,39 +78,11 @@ def test_the_demos_figures_are_those_of_its_file() -> None:
         assert " ".join(rows[network["network"]].split()).startswith(told)
 
 
-def test_the_table_of_results_is_that_of_the_results_page() -> None:
-    shown = re.findall(r"^\| (\S+ \S+, .*?) \| ([\d.]+ %) \| ([\d.]+ %) \|", README, re.MULTILINE)
-    assert len(shown) == 7
-    for platform, ours, theirs in shown:
-        assert re.search(rf"^\| {re.escape(platform)}.* \| {ours} \| {theirs} \|", RESULTS, re.M)
-
-
-KEPT = {
-    "onnxruntime 1.31, fp32": "local-onnxruntime1.31-fp32-1t",
-    "LiteRT 2.3, fp32": "local-litert2.3-fp32-1t",
-    "LiteRT 2.3, int8": "local-litert2.3-int8-1t",
-    "OpenVINO 2026.4, fp32": "local-openvino2026.4-fp32-1t",
-    "MNN 3.6, fp32": "local-mnn3.6-fp32-1t",
-    "ncnn 20261020, fp32": "local-ncnn20261020-fp32-1t",
-    "Vela 5.2, Ethos-U65, int8": "vela5.2-ethosu65-256-int8",
-}
-"""Names of platforms in tables, and in the file with their results."""
-
-
 def test_the_tables_of_networks_are_those_of_their_file() -> None:
-    kept = json.loads((ROOT / "benchmarks" / "networks.json").read_text(encoding="utf-8"))
-    for name, key in KEPT.items():
-        found = kept[key]
-        ours, theirs = found["table"]["latfarm"], found["table"]["nn-meter"]
-        others = {n: row["within10"] for n, row in found["table"].items()}
-        best = max(share for n, share in others.items() if n not in ("latfarm", "sum"))
-        perfect = found["perfect"]["within5"]
-        shares = [ours["within10"], theirs["within10"], best, ours["within5"], perfect]
-        row = next(line for line in README.splitlines() if line.startswith(f"| {name} |"))
-        assert [float(text) for text in re.findall(r"([\d.]+) %", row)] == shares
-        told = [line for line in RESULTS.splitlines() if line.startswith(f"| {name}")]
-        low, high = binomial_interval(ours["within10"] / 100, found["networks"])
-        assert f"| {100 * low:.0f} to {100 * high:.0f} % |" in told[0]
-        again = found["coverage"]["mean_percent"]
-        shares = [ours["within5"], perfect, found["inside_percent"], again]
-        assert [float(text) for text in re.findall(r"([\d.]+) %", told[1])] == shares
+    for figures in published():
+        assert figures.readme_row() in README.splitlines()
+        assert figures.accuracy_row() in RESULTS.splitlines()
+        assert figures.intervals_row() in RESULTS.splitlines()
+    assert "\n".join(README_HEAD) in README
+    assert "\n".join(ACCURACY_HEAD) in RESULTS
+    assert "\n".join(INTERVALS_HEAD) in RESULTS

@@ -1,0 +1,171 @@
+"""The tables of unseen networks in README and on the results page, from the file of their figures.
+
+    python -m benchmarks.unseen.published
+
+prints them. Each row holds the pooled figures of the seeds that are reported or, where none has
+been reported yet, those of the seed that models are developed on, and says which. A test holds both
+pages against these rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from latfarm_predictors.judging import binomial_interval
+
+from benchmarks.unseen.records import read
+from benchmarks.unseen.verdicts import OURS, OWN_PARTS
+
+FILE = Path(__file__).parents[1] / "networks.json"
+"""The file that `make bench-networks` writes."""
+PLATFORMS = {
+    "onnxruntime 1.31, fp32": "local-onnxruntime1.31-fp32-1t",
+    "LiteRT 2.3, fp32": "local-litert2.3-fp32-1t",
+    "LiteRT 2.3, int8": "local-litert2.3-int8-1t",
+    "OpenVINO 2026.4, fp32": "local-openvino2026.4-fp32-1t",
+    "MNN 3.6, fp32": "local-mnn3.6-fp32-1t",
+    "ncnn 20261020, fp32": "local-ncnn20261020-fp32-1t",
+    "Vela 5.2, Ethos-U65, int8": "vela5.2-ethosu65-256-int8",
+}
+"""Names of platforms in tables, and in the file."""
+UNKNOWN = "not kept"
+"""Stands for what an older run did not keep."""
+README_HEAD = (
+    "| platform, one thread | latfarm | nn-Meter | best baseline | a perfect predictor "
+    "| inside its interval | measurements | seeds |",
+    "|---|---|---|---|---|---|---|---|",
+)
+ACCURACY_HEAD = (
+    "| within 10 %, one thread | latfarm | 95 % interval | nn-Meter | best baseline | latfarm is "
+    "ahead of it by | a perfect predictor | networks | seeds | measurements a seed | board time a "
+    "seed |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
+)
+INTERVALS_HEAD = (
+    "| one thread | latfarm within 5 % | a perfect predictor within 5 % | inside, as shipped | "
+    "95 % interval | median width | inside, recalibrated |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+class PublishedFigures:
+    """What tables say of one platform.
+
+    Args:
+        name: the platform's name in tables.
+        kept: its entry in the file of figures.
+    """
+
+    def __init__(self, name: str, kept: Mapping[str, Any]) -> None:
+        reported = kept.get("reported", {})
+        self._name = name
+        self._judged: Mapping[str, Any] = reported.get("pooled", kept)
+        numbers = self._judged.get("seeds", [kept.get("seed", 0)])
+        self._seeds = {
+            number: reported["seeds"][str(number)] if "pooled" in reported else kept
+            for number in numbers
+        }
+
+    def readme_row(self) -> str:
+        """The platform's row in README: shares within 10 %, and what they cost."""
+        ours, theirs = self._within(OURS, 10), self._within("nn-meter", 10)
+        cells = (ours, theirs, self._best()[1], self._perfect(10), self._inside())
+        return _row(self._name, *cells, self._measurements(), self._numbers())
+
+    def accuracy_row(self) -> str:
+        """The platform's row in the table of shares within 10 %."""
+        share, count = self._judged["table"][OURS]["within10"], self._judged["networks"]
+        low, high = binomial_interval(share / 100, count)
+        name, best = self._best()
+        return _row(
+            self._name,
+            f"{share} %",
+            f"{100 * low:.0f} to {100 * high:.0f} %",
+            self._within("nn-meter", 10),
+            f"{best} ({name})",
+            self._lead(name),
+            self._perfect(10),
+            str(count),
+            self._numbers(),
+            self._measurements(),
+            _span([each["board_s"] for each in self._seeds.values()], " s"),
+        )
+
+    def intervals_row(self) -> str:
+        """The platform's row in the table of shares within 5 % and of intervals."""
+        shipped = self._judged.get("shipped")
+        low, high = shipped["interval"] if shipped else (None, None)
+        again = [each["coverage"]["mean_percent"] for each in self._seeds.values()]
+        return _row(
+            self._name,
+            self._within(OURS, 5),
+            self._perfect(5),
+            self._inside(),
+            f"{low:.0f} to {high:.0f} %" if shipped else UNKNOWN,
+            f"{shipped['median_width_percent']} %" if shipped else UNKNOWN,
+            f"{sum(again) / len(again):.1f} %",
+        )
+
+    def _within(self, method: str, tolerance: int) -> str:
+        return f"{self._judged['table'][method][f'within{tolerance}']} %"
+
+    def _perfect(self, tolerance: int) -> str:
+        share = self._judged["perfect"][f"within{tolerance}"]
+        return UNKNOWN if share is None else f"{share} %"
+
+    def _best(self) -> tuple[str, str]:
+        """The baseline with the largest share within 10 %, and that share."""
+        others = {
+            name: row["within10"]
+            for name, row in self._judged["table"].items()
+            if name != OURS and name not in OWN_PARTS
+        }
+        best = max(others, key=others.__getitem__)
+        return best, f"{others[best]} %"
+
+    def _lead(self, method: str) -> str:
+        lead = self._judged.get("leads", {}).get(method.partition(" (")[0])
+        if lead is None:
+            return UNKNOWN
+        low, high = lead["interval"]
+        return f"{lead['points']} ({low} to {high})"
+
+    def _inside(self) -> str:
+        return f"{self._judged['inside_percent']} %"
+
+    def _measurements(self) -> str:
+        return _span([each["measurements"] for each in self._seeds.values()])
+
+    def _numbers(self) -> str:
+        return ", ".join(map(str, self._seeds))
+
+
+def _span(values: list[int], unit: str = "") -> str:
+    """The smallest and the largest of some numbers."""
+    low, high = min(values), max(values)
+    return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def published(path: Path = FILE) -> list[PublishedFigures]:
+    """The figures of each platform of `PLATFORMS`, in its order."""
+    kept = read(path)
+    return [PublishedFigures(name, kept[key]) for name, key in PLATFORMS.items()]
+
+
+def main() -> int:
+    platforms = published()
+    print("README:", *README_HEAD, *(each.readme_row() for each in platforms), sep="\n")
+    print("\nResults:", *ACCURACY_HEAD, *(each.accuracy_row() for each in platforms), sep="\n")
+    print("", *INTERVALS_HEAD, *(each.intervals_row() for each in platforms), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
