@@ -28,7 +28,8 @@ _MEDIAN_SHARE = 0.5
 """Spread of the median of a session over the spread of its single runs; from measurements."""
 _OVERHEAD_DOUBT = 0.1
 """Standard deviation of the call overhead, as a share of it. It counts for kernels that were timed
-by models of their own: a call was subtracted from each of them."""
+by models of their own: a call was subtracted from each of them. A time between pads is the
+difference of two measurements, and the call cancels."""
 _FLOOR_SHARE = 0.02
 """A kernel that was timed by a model of its own takes at least this share of the call overhead."""
 _LEAST_MS = 1e-6
@@ -175,11 +176,12 @@ def _pooled(
     between = float(np.median(np.abs(totals - total)))
     within = _MEDIAN_SHARE * float(np.median([_spread(s) for s in pool]))
     # Kernels inside a network share one call: whatever it took wrongly from them, predictions of
-    # networks add again. It is an error of all of them alike, and no noise of any of them.
-    inside = all(sample.network for sample in pool)
-    doubt_ms = 0.0 if inside else _OVERHEAD_DOUBT * call_overhead_ms
+    # networks add again. It is an error of all of them alike, and no noise of any of them. Between
+    # pads no call was ever subtracted.
+    callless = all(sample.network or sample.insight == "padded" for sample in pool)
+    doubt_ms = 0.0 if callless else _OVERHEAD_DOUBT * call_overhead_ms
     sigma_ms = float(np.hypot(_MAD_TO_SIGMA * max(between, within), doubt_ms))
-    floor_ms = _LEAST_MS if inside else max(_FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
+    floor_ms = _LEAST_MS if callless else max(_FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
     net_ms = max(total - call_overhead_ms, floor_ms)
     variance = min(min(sigma_ms / net_ms, _MOST_VARIANCE) ** 2, _MOST_VARIANCE)
     colds = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -59,6 +61,17 @@ def test_a_kernel_inside_a_network_may_be_far_shorter_than_the_call() -> None:
     inside = KernelSample(kernel(), 0.0005, insight="profile", network="net")
     assert prepare([inside], 0.1).latency_ms == pytest.approx([0.0005])
     assert prepare([KernelSample(kernel(), 0.1005)], 0.1).latency_ms == pytest.approx([0.002])
+
+
+def test_no_call_was_subtracted_between_pads() -> None:
+    """The difference of two models' times has no call in it, and so neither doubt nor floor."""
+    between = [KernelSample(kernel(i), ms, 0.1 * ms, None, "padded") for i, ms in enumerate((1, 3))]
+    with_call, without = (prepare(between, call_ms) for call_ms in (200.0, 0.0))
+    assert with_call.latency_ms == pytest.approx([1.0, 3.0])
+    assert with_call.noise == pytest.approx(without.noise)
+    # A kernel that was timed alone as well is as doubtful as its call.
+    alone = replace(between[0], latency_ms=201.0, mad_ms=0.0, insight="single")
+    assert prepare([between[0], alone], 200.0).noise[0] > 10 * without.noise[0]
 
 
 def test_samples_without_a_valid_latency_are_left_out() -> None:
