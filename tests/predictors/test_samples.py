@@ -74,6 +74,16 @@ def test_no_call_was_subtracted_between_pads() -> None:
     assert prepare([between[0], alone], 200.0).noise[0] > 10 * without.noise[0]
 
 
+def test_the_interval_between_pads_counts_with_its_whole_deviation() -> None:
+    """It is no median of runs, which would vary less than the runs do."""
+    half_ms = 0.3
+    training = prepare([KernelSample(kernel(), 1.0, half_ms / 2, None, "padded")], 0.0)
+    assert training.padding_ms == pytest.approx([half_ms])
+    assert training.noise == pytest.approx([half_ms**2 / 3])  # that of a uniform distribution
+    runs = prepare([KernelSample(kernel(), 1.0, half_ms / 2)], 0.0)
+    assert runs.noise == pytest.approx([(1.4826 * half_ms / 4) ** 2])
+
+
 def test_samples_without_a_valid_latency_are_left_out() -> None:
     samples = [KernelSample(kernel(i), ms) for i, ms in enumerate((float("nan"), -1.0, 0.0, 2.0))]
     assert prepare(samples, 0.0).latency_ms.tolist() == [2.0]
