@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, sqrt
 from typing import Literal
@@ -149,6 +149,32 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
     )
 
 
+def without_call(sample: KernelSample, call_overhead_ms: float) -> KernelSample:
+    """A sample with the time of the kernel alone, as `prepare` takes it from a single sample.
+
+    It is for models that are fitted to samples as they are; `prepare` would subtract the call once
+    more. Samples between pads, from profiles and inside networks have no call in them, and stay.
+
+    Args:
+        sample: a measured kernel. One whose latency is not positive and finite stays as it is.
+        call_overhead_ms: latency of an empty model in milliseconds.
+
+    Returns:
+        The sample without the call; the doubt of the call is part of its deviation.
+    """
+    full_ms, own = sample.latency_ms, sample.insight != "single" or bool(sample.network)
+    if own or call_overhead_ms <= 0 or not (isfinite(full_ms) and full_ms > 0):
+        return sample
+    net_ms = max(full_ms - call_overhead_ms, _FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
+    sigma_ms = float(np.hypot(sigma_ms_of(sample), _OVERHEAD_DOUBT * call_overhead_ms))
+    return replace(
+        sample,
+        latency_ms=net_ms,
+        mad_ms=mad_of(sigma_ms),
+        cold_ms=None if sample.cold_ms is None else sample.cold_ms - full_ms + net_ms,
+    )
+
+
 def _free(timeless: Sequence[KernelSample], table: Table) -> frozenset[tuple[str, str]]:
     """Families and main ops that networks run in no time, and never in some time.
 
@@ -177,7 +203,7 @@ def _pooled(
     )
     total = float(np.median(totals))
     between_ms = _MAD_TO_SIGMA * float(np.median(np.abs(totals - total)))
-    within_ms = float(np.median([_sigma_ms(s) for s in pool]))
+    within_ms = float(np.median([sigma_ms_of(s) for s in pool]))
     # Kernels inside a network share one call: whatever it took wrongly from them, predictions of
     # networks add again. It is an error of all of them alike, and no noise of any of them. Between
     # pads no call was ever subtracted.
@@ -205,7 +231,7 @@ def _half_width_ms(sample: KernelSample) -> float:
     return _spread(sample) / _MAD_OF_UNIFORM
 
 
-def _sigma_ms(sample: KernelSample) -> float:
+def sigma_ms_of(sample: KernelSample) -> float:
     """The standard deviation of the latency of a sample.
 
     That of a median of many runs is smaller than theirs. An interval between pads is all that is
