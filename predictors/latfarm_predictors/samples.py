@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite
+from math import isfinite, sqrt
 from typing import Literal
 
 import numpy as np
@@ -24,11 +24,14 @@ _MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation of a normal distribution."""
 _MAD_OF_UNIFORM = 0.5
 """Median absolute deviation over half the width of a uniform distribution."""
+_SIGMA_OF_UNIFORM = 1 / sqrt(3)
+"""Standard deviation over half the width of a uniform distribution."""
 _MEDIAN_SHARE = 0.5
 """Spread of the median of a session over the spread of its single runs; from measurements."""
 _OVERHEAD_DOUBT = 0.1
 """Standard deviation of the call overhead, as a share of it. It counts for kernels that were timed
-by models of their own: a call was subtracted from each of them."""
+by models of their own: a call was subtracted from each of them. A time between pads is the
+difference of two measurements, and the call cancels."""
 _FLOOR_SHARE = 0.02
 """A kernel that was timed by a model of its own takes at least this share of the call overhead."""
 _LEAST_MS = 1e-6
@@ -44,7 +47,8 @@ class KernelSample:
     Attributes:
         kernel: what was measured.
         latency_ms: its latency; of a single layer, with the overhead of the call.
-        mad_ms: median absolute deviation of the latency.
+        mad_ms: median absolute deviation of the runs; between pads that of a uniform distribution
+            over the interval of the latency, a quarter of its width.
         cold_ms: latency with flushed caches; None if it was not measured.
         insight: how the time of the kernel was obtained: by a model of its own ("single"), by smart
             padding ("padded"), or by the profiler of the runtime ("profile").
@@ -145,6 +149,32 @@ def prepare(samples: Sequence[KernelSample], call_overhead_ms: float) -> Trainin
     )
 
 
+def without_call(sample: KernelSample, call_overhead_ms: float) -> KernelSample:
+    """A sample with the time of the kernel alone, as `prepare` takes it from a single sample.
+
+    It is for models that are fitted to samples as they are; `prepare` would subtract the call once
+    more. Samples between pads, from profiles and inside networks have no call in them, and stay.
+
+    Args:
+        sample: a measured kernel. One whose latency is not positive and finite stays as it is.
+        call_overhead_ms: latency of an empty model in milliseconds.
+
+    Returns:
+        The sample without the call; the doubt of the call is part of its deviation.
+    """
+    full_ms, own = sample.latency_ms, sample.insight != "single" or bool(sample.network)
+    if own or call_overhead_ms <= 0 or not (isfinite(full_ms) and full_ms > 0):
+        return sample
+    net_ms = max(full_ms - call_overhead_ms, _FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
+    sigma_ms = float(np.hypot(sigma_ms_of(sample), _OVERHEAD_DOUBT * call_overhead_ms))
+    return replace(
+        sample,
+        latency_ms=net_ms,
+        mad_ms=mad_of(sigma_ms),
+        cold_ms=None if sample.cold_ms is None else sample.cold_ms - full_ms + net_ms,
+    )
+
+
 def _free(timeless: Sequence[KernelSample], table: Table) -> frozenset[tuple[str, str]]:
     """Families and main ops that networks run in no time, and never in some time.
 
@@ -172,21 +202,22 @@ def _pooled(
         [s.latency_ms + (0.0 if s.insight == "single" else call_overhead_ms) for s in pool]
     )
     total = float(np.median(totals))
-    between = float(np.median(np.abs(totals - total)))
-    within = _MEDIAN_SHARE * float(np.median([_spread(s) for s in pool]))
+    between_ms = _MAD_TO_SIGMA * float(np.median(np.abs(totals - total)))
+    within_ms = float(np.median([sigma_ms_of(s) for s in pool]))
     # Kernels inside a network share one call: whatever it took wrongly from them, predictions of
-    # networks add again. It is an error of all of them alike, and no noise of any of them.
-    inside = all(sample.network for sample in pool)
-    doubt_ms = 0.0 if inside else _OVERHEAD_DOUBT * call_overhead_ms
-    sigma_ms = float(np.hypot(_MAD_TO_SIGMA * max(between, within), doubt_ms))
-    floor_ms = _LEAST_MS if inside else max(_FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
+    # networks add again. It is an error of all of them alike, and no noise of any of them. Between
+    # pads no call was ever subtracted.
+    callless = all(sample.network or sample.insight == "padded" for sample in pool)
+    doubt_ms = 0.0 if callless else _OVERHEAD_DOUBT * call_overhead_ms
+    sigma_ms = float(np.hypot(max(between_ms, within_ms), doubt_ms))
+    floor_ms = _LEAST_MS if callless else max(_FLOOR_SHARE * call_overhead_ms, _LEAST_MS)
     net_ms = max(total - call_overhead_ms, floor_ms)
     variance = min(min(sigma_ms / net_ms, _MOST_VARIANCE) ** 2, _MOST_VARIANCE)
     colds = [
         s.cold_ms - s.latency_ms for s in pool if s.cold_ms is not None and isfinite(s.cold_ms)
     ]
     cold_ms = max(float(np.median(colds)), 0.0) if colds else float("nan")
-    widths = [_spread(s) / _MAD_OF_UNIFORM for s in pool if s.insight == "padded"]
+    widths = [_half_width_ms(s) for s in pool if s.insight == "padded"]
     return net_ms, variance, cold_ms, float(np.median(widths)) if widths else 0.0
 
 
@@ -195,8 +226,24 @@ def _spread(sample: KernelSample) -> float:
     return max(sample.mad_ms, 0.0) if isfinite(sample.mad_ms) else sample.latency_ms
 
 
+def _half_width_ms(sample: KernelSample) -> float:
+    """Half the width of the interval of a sample between pads."""
+    return _spread(sample) / _MAD_OF_UNIFORM
+
+
+def sigma_ms_of(sample: KernelSample) -> float:
+    """The standard deviation of the latency of a sample.
+
+    That of a median of many runs is smaller than theirs. An interval between pads is all that is
+    known of the time, and no median of runs makes it narrower.
+    """
+    if sample.insight == "padded":
+        return _SIGMA_OF_UNIFORM * _half_width_ms(sample)
+    return _MAD_TO_SIGMA * _MEDIAN_SHARE * _spread(sample)
+
+
 def mad_of(sigma: float) -> float:
-    """The `mad_ms` of a sample whose latency has this standard deviation, in the same unit."""
+    """The `mad_ms` of a sample of runs whose latency has this standard deviation, in its unit."""
     return sigma / (_MAD_TO_SIGMA * _MEDIAN_SHARE)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.kernels.kernel import Kernel, extract
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.samples import LEAST_FREE, KernelSample, Measured, prepare
+from latfarm_predictors.samples import LEAST_FREE, KernelSample, Measured, prepare, without_call
 from latfarm_predictors.testing.synthetic import random_kernel
 
 
@@ -59,6 +61,50 @@ def test_a_kernel_inside_a_network_may_be_far_shorter_than_the_call() -> None:
     inside = KernelSample(kernel(), 0.0005, insight="profile", network="net")
     assert prepare([inside], 0.1).latency_ms == pytest.approx([0.0005])
     assert prepare([KernelSample(kernel(), 0.1005)], 0.1).latency_ms == pytest.approx([0.002])
+
+
+def test_no_call_was_subtracted_between_pads() -> None:
+    """The difference of two models' times has no call in it, and so neither doubt nor floor."""
+    between = [KernelSample(kernel(i), ms, 0.1 * ms, None, "padded") for i, ms in enumerate((1, 3))]
+    with_call, without = (prepare(between, call_ms) for call_ms in (200.0, 0.0))
+    assert with_call.latency_ms == pytest.approx([1.0, 3.0])
+    assert with_call.noise == pytest.approx(without.noise)
+    # A kernel that was timed alone as well is as doubtful as its call.
+    alone = replace(between[0], latency_ms=201.0, mad_ms=0.0, insight="single")
+    assert prepare([between[0], alone], 200.0).noise[0] > 10 * without.noise[0]
+
+
+def test_the_interval_between_pads_counts_with_its_whole_deviation() -> None:
+    """It is no median of runs, which would vary less than the runs do."""
+    half_ms = 0.3
+    training = prepare([KernelSample(kernel(), 1.0, half_ms / 2, None, "padded")], 0.0)
+    assert training.padding_ms == pytest.approx([half_ms])
+    assert training.noise == pytest.approx([half_ms**2 / 3])  # that of a uniform distribution
+    runs = prepare([KernelSample(kernel(), 1.0, half_ms / 2)], 0.0)
+    assert runs.noise == pytest.approx([(1.4826 * half_ms / 4) ** 2])
+
+
+@pytest.mark.parametrize("latency_ms", [1.0, 0.26, 0.2])
+def test_a_sample_without_the_call_is_as_it_is_learned_from(latency_ms: float) -> None:
+    sample = KernelSample(kernel(), latency_ms, 0.03, 1.5)
+    own, learned = prepare([without_call(sample, 0.25)], 0.0), prepare([sample], 0.25)
+    assert own.latency_ms == pytest.approx(learned.latency_ms)
+    assert own.noise == pytest.approx(learned.noise)
+    assert own.cold_extra_ms == pytest.approx(learned.cold_extra_ms)
+
+
+def test_samples_that_have_no_call_in_them_stay() -> None:
+    for ms, insight, network in (
+        (1.0, "profile", ""),
+        (1.0, "padded", ""),
+        (1.0, "single", "net"),
+        (0.0, "single", ""),
+        (float("inf"), "single", ""),
+    ):
+        sample = KernelSample(kernel(), ms, 0.1, None, insight, network)  # type: ignore[arg-type]
+        assert without_call(sample, 0.25) is sample
+    sample = KernelSample(kernel(), 1.0, 0.1)
+    assert without_call(sample, 0.0) is sample
 
 
 def test_samples_without_a_valid_latency_are_left_out() -> None:

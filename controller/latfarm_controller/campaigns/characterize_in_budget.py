@@ -141,16 +141,20 @@ class CharacterizeInBudget(CharacterizeCampaign):
         self._few.branches = branches_in_networks(self.context.profiled, self._few.rules())
 
     def _inside(self) -> list[KernelSample]:
-        """The kernels of profiled networks, without those that must not be measured."""
+        """The kernels of profiled networks, without those that must not be measured.
+
+        Their times are without the call, as those of the probes that they are compared with, and
+        as what the sampler believes of kernels alone.
+        """
         if self.context is None:
             return []
-        rules = self._used_rules()
+        rules, call_ms = self._used_rules(), self.fusion.call_overhead_ms
         held_out = read_graphs(self.kind, "held_out", self._options.held_out)
         barred = Excluded.of(held_out, rules, self._options.exclude_kernels)
         return [
             sample
             for graph, measurement in self.context.profiled
-            for sample in in_context(graph, rules, measurement)
+            for sample in in_context(graph, rules, measurement, call_ms=call_ms)
             if sample.kernel not in barred
         ]
 

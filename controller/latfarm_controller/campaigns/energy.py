@@ -44,7 +44,8 @@ def energy_sample_of(
     if share is None:
         return sample
     net_mj = max(energy_mj - (overhead_mj or 0.0), LEAST_SHARE * energy_mj) * (1.0 - share)
-    return replace(sample, energy_mj=net_mj, insight="profile")
+    spread_mj = sample.spread_mj * (1.0 - share)
+    return replace(sample, energy_mj=net_mj, spread_mj=spread_mj, insight="profile")
 
 
 def network_energy(graph: Graph, passes: Sequence[Measurement]) -> NetworkEnergySample | None:

@@ -328,10 +328,12 @@ def _transfer_ms_per_mb(
     """Milliseconds that a megabyte of a model's inputs or outputs takes.
 
     It is told by kernels that were measured both alone and between pads, else by what profiles of
-    single kernels leave unexplained.
+    single kernels leave unexplained. A profile takes the call and the transfers off the times alone
+    already, so that beside pads the times of whole models count.
     """
     if between:
-        single = _by_kernel(alone)
+        whole = _measured_alone(found, overhead_ms, profiles=False) if profiles else alone
+        single = _by_kernel(whole)
         both = [(s, single[s.kernel.kernel_id]) for s in between if s.kernel.kernel_id in single]
         return transfer_beside_pads(
             [(s.kernel.graph, own.latency_ms, s.latency_ms) for s, own in both], overhead_ms

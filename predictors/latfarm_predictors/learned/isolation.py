@@ -57,9 +57,11 @@ def corrected_for_isolation(training: Training, seed: int = 0) -> Training:
         alone = ~inside[rows]
         for _ in range(_ROUNDS):
             factor, variance = _effect(found, rows, seed)
-            latency = found.latency_ms.copy()
-            latency[rows[alone]] *= np.exp(-factor[alone])
-            found = replace(found, latency_ms=latency)
+            # the interval between pads of a kernel keeps its share of the latency
+            latency, half_ms = found.latency_ms.copy(), found.padding_ms.copy()
+            for column in (latency, half_ms):
+                column[rows[alone]] *= np.exp(-factor[alone])
+            found = replace(found, latency_ms=latency, padding_ms=half_ms)
         noise = found.noise.copy()
         noise[rows[alone]] += variance[alone]
         found = replace(found, noise=noise)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.errors import NoBaselineError
 from latfarm_predictors.features.groups import Router
 from latfarm_predictors.features.table import Rows, Table
@@ -96,8 +97,7 @@ def kept_of(earlier: EarlierFit, training: Training, *, forests: bool) -> KeptFi
     stay = np.sort(np.concatenate(list(kept.values())))
     fresh = np.setdiff1d(np.arange(len(table)), stay)
     again = {table.families[row] for row in fresh.tolist()}
-    merged, unseen_ms, unseen_sigma = training.latency_ms.copy(), *np.ones((2, len(table)))
-    merged[stay] = evidence.latency_ms[old[stay]]
+    unseen_ms, unseen_sigma = np.ones((2, len(table)))
     unseen_ms[stay] = evidence.unseen_ms[old[stay]]
     unseen_sigma[stay] = evidence.unseen_sigma[old[stay]]
     models = predictor.models
@@ -115,11 +115,26 @@ def kept_of(earlier: EarlierFit, training: Training, *, forests: bool) -> KeptFi
     )
     return KeptFit(
         predictor,
-        replace(training, latency_ms=merged),
+        _as_before(training, evidence, stay, old[stay]),
         found,
         frozenset(set(table.families) - again),
         fresh,
     )
+
+
+def _as_before(training: Training, evidence: Evidence, rows: Rows, before: Rows) -> Training:
+    """A training set in which some kernels have the latencies and intervals that they had before.
+
+    Args:
+        training: the new training set.
+        evidence: that of the earlier predictor.
+        rows: the kernels in the training set.
+        before: the same kernels in the evidence.
+    """
+    latency_ms, half_ms = training.latency_ms.copy(), training.padding_ms.copy()
+    latency_ms[rows] = evidence.latency_ms[before]
+    half_ms[rows] = evidence.padding_ms[before]
+    return replace(training, latency_ms=latency_ms, padding_ms=half_ms)
 
 
 def _places(table: Table) -> dict[tuple[object, ...], list[int]]:

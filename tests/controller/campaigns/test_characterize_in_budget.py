@@ -243,6 +243,17 @@ def test_a_budget_that_leaves_nothing_is_refused(key: str) -> None:
 
 
 @pytest.mark.slow
+def test_kernels_inside_networks_are_compared_without_the_call() -> None:
+    """However dear a call is, kernels take the same time alone and inside networks here."""
+    platform = SimulatedPlatform(rules=FusionRules(), overhead_ms=20.0, profiles=True)
+    campaign = in_budget({**CONFIG, "measurements": 160})
+    drive(campaign, platform.measure)
+    alone = campaign.outcome()["alone"]
+    assert alone["difference"] == pytest.approx(0.0, abs=0.01)
+    assert alone["used"]
+
+
+@pytest.mark.slow
 def test_probes_are_learned_from_where_kernels_alone_tell_about_networks(tmp_path: Path) -> None:
     platform = SimulatedPlatform(
         rules=FusionRules(pairs={("Conv", "BatchNormalization"): "fused"}),

@@ -76,6 +76,7 @@ def test_layout_conversions_take_their_share_of_the_energy() -> None:
     sample = energy_sample_of(Kernel(graph_of(8)), told(), 0.5, 0.2)
     assert sample is not None
     assert sample.energy_mj == pytest.approx((2.0 - 0.5) * 0.8)
+    assert sample.spread_mj == pytest.approx(0.1 * 0.8)
     assert sample.insight == "profile"
     tiny = energy_sample_of(Kernel(graph_of(8)), told(), 5.0, 0.0)
     assert tiny is not None

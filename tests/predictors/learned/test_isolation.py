@@ -96,3 +96,16 @@ def test_the_same_data_and_seed_give_the_same_latencies() -> None:
         corrected_for_isolation(training, 1).latency_ms,
         corrected_for_isolation(training, 1).latency_ms,
     )
+
+
+def test_intervals_between_pads_are_corrected_as_their_latencies_are() -> None:
+    found = [
+        s if s.network else replace(s, insight="padded", mad_ms=0.1 * s.latency_ms)
+        for s in samples(["conv"], 60, 60, 7)
+    ]
+    training = prepare(found, 0.0)
+    corrected = corrected_for_isolation(training)
+    padded = ~training.in_network
+    assert np.abs(np.log(corrected.latency_ms / training.latency_ms))[padded].min() > 0.1
+    assert np.allclose(corrected.padding_ms[padded], 0.2 * corrected.latency_ms[padded])
+    assert not corrected.padding_ms[~padded].any()

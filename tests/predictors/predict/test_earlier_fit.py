@@ -143,6 +143,23 @@ def test_a_kernel_that_is_gone_touches_its_group(
     assert "dwconv" not in found.families
 
 
+def test_intervals_between_pads_are_kept_with_the_latencies_that_they_are_about() -> None:
+    """The same kernels may have other latencies now, as with another correction."""
+    kernels = [
+        replace(s, insight="padded", mad_ms=0.1 * s.latency_ms) for s in samples_of({"conv": 14}, 0)
+    ]
+    before = fit_predictor(platform(kernels, []), baselines=False)
+    evidence = before.confidence
+    assert evidence is not None
+    slower = [replace(s, latency_ms=1.5 * s.latency_ms, mad_ms=1.5 * s.mad_ms) for s in kernels]
+    new = prepare(slower, BOARD.call_ms)
+    assert not np.isclose(new.padding_ms, evidence.padding_ms).any()
+    found = kept_of(EarlierFit(before, frozenset()), new, forests=False)
+    assert found is not None
+    assert np.array_equal(found.training.latency_ms, evidence.latency_ms)
+    assert np.array_equal(found.training.padding_ms, evidence.padding_ms)
+
+
 def test_nothing_is_kept_where_all_has_changed(
     before: PlatformPredictor, kernels: list[KernelSample]
 ) -> None:

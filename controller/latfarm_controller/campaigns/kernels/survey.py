@@ -13,7 +13,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.measurement import Measurement, Outcome, Settings
-from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.samples import KernelSample, without_call
 
 from latfarm_controller.campaigns import call_overhead
 from latfarm_controller.campaigns.base import MeasurementRequest
@@ -165,22 +165,27 @@ class KernelCampaign(PlannedCampaign):
         self._stopped = "target" if self._is_accurate() else "count"
 
     def _shown(self) -> list[KernelSample]:
-        """The samples that the sampler may see."""
-        samples = self.samples()
+        """The samples that the sampler may see, without the call, as those that are known."""
+        samples = self._own_times()
         shown = samples if self._options.target is None else self._judge.shown(samples)
         return [*self._known, *shown]
 
     def _is_accurate(self) -> bool:
         """Whether there is a target, and the kernels kept back show that it is reached."""
         target = self._options.target
-        judged = None if target is None else self._judge.judged(self.samples())
+        judged = None if target is None else self._judge.judged(self._own_times())
         return target is not None and judged is not None and judged.shows(target)
 
-    def _accuracy(self, samples: Sequence[KernelSample]) -> dict[str, float | int | None]:
+    def _own_times(self) -> list[KernelSample]:
+        """What is known about each kernel without the call, as a predictor predicts it."""
+        call_ms = self.call_overhead_ms or 0.0
+        return [without_call(sample, call_ms) for sample in self.samples()]
+
+    def _accuracy(self) -> dict[str, float | int | None]:
         """How well the kernels kept back are predicted, for the outcome; empty without a target."""
         if self._options.target is None:
             return {}
-        judged = self._judge.judged(samples)
+        judged = self._judge.judged(self._own_times())
         if judged is None:
             return {"accuracy": None, "judged": 0}
         return {"accuracy": judged.share, "judged": judged.count}
@@ -359,7 +364,7 @@ class KernelCampaign(PlannedCampaign):
             "kernels": len(samples),
             "board_ms": self._board_ms,
             "stopped": self._stopped,
-            **self._accuracy(samples),
+            **self._accuracy(),
             "drawn": len(self._kernels),
             "types": dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
             "excluded": len(self._excluded.ids),

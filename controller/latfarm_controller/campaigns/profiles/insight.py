@@ -108,7 +108,8 @@ def sample_of(
 ) -> KernelSample:
     """A measurement as a training sample, without its layout conversions.
 
-    A sample with a profile does not include the overhead of the call either; one without does.
+    A sample with a profile does not include the overhead of the call either; one without does. The
+    deviation of the whole is shared by the kernel and what is not its own, as the time is.
 
     Args:
         kernel: what was measured.
@@ -132,6 +133,7 @@ def sample_of(
     return replace(
         sample,
         latency_ms=inside(sample.latency_ms),
+        mad_ms=sample.mad_ms * (1.0 - share),
         cold_ms=None if sample.cold_ms is None else inside(sample.cold_ms),
         insight="profile",
     )
@@ -225,7 +227,8 @@ def transfer_beside_pads(
     """The pace of `transfer_ms_per_mb`, from kernels measured both alone and between pads.
 
     Args:
-        measured: each kernel with its latencies in ms, alone and between pads.
+        measured: each kernel with its latencies in ms: that of its own model, which includes the
+            call, and that between pads, which does not.
         overhead_ms: latency of an empty model.
     """
     paces: list[float] = []

@@ -28,8 +28,9 @@ class Sampler(Protocol):
         """The kernels to measure next, none of them drawn before; empty when there are enough.
 
         Args:
-            samples: all that was measured so far, in the order in which it was drawn. Kernels whose
-                measurement failed are missing.
+            samples: all that was measured so far, in the order in which it was drawn, with the
+                times of the kernels alone: the call is subtracted (`samples.without_call`). Kernels
+                whose measurement failed are missing.
         """
         ...
 

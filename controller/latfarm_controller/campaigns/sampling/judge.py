@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
-from latfarm_predictors.samples import KernelSample
+from latfarm_predictors.samples import KernelSample, sigma_ms_of
 
 from latfarm_controller.campaigns.sampling.belief import one_thread
 from latfarm_controller.campaigns.sampling.by_name import SamplerName
@@ -35,6 +35,9 @@ REGRESSORS: Mapping[SamplerName, JudgingRegressor] = MappingProxyType(
 ours by our Gaussian process."""
 WITHIN = 0.1
 """Largest relative error of an accurate prediction: 10 %, as in the tables of all the papers."""
+_MOST_DOUBT = 0.3
+"""Largest deviation of a kernel that judges, as a share of its latency: the time of a kernel far
+shorter than the call is mostly the call's doubt."""
 _LEAST_ROWS = 12
 """Number of samples of a kernel family that the regressor needs to learn from."""
 _LEAST_JUDGED = 10
@@ -71,14 +74,19 @@ class Judge:
     def judged(self, samples: Sequence[KernelSample]) -> JudgedShare | None:
         """The kept kernels predicted within 10 %; None while too few are kept.
 
-        A kernel of a family with too few other kernels to learn from counts as missed.
+        A kernel of a family with too few other kernels to learn from counts as missed. A kernel
+        whose own time is hardly known judges nothing.
+
+        Args:
+            samples: all that was measured so far, without the call: beside a dear call, all kernels
+                would seem to take the same time.
         """
-        samples = usable(samples)
-        kept = [sample for sample in samples if self.keeps(sample.kernel)]
+        known = usable(samples)
+        kept = [sample for sample in known if self.keeps(sample.kernel) and _told(sample)]
         if len(kept) < _LEAST_JUDGED:
             return None
         families: dict[str, tuple[list[KernelSample], list[KernelSample]]] = {}
-        for sample in samples:
+        for sample in (*self.shown(known), *kept):
             parts = families.setdefault(workload(sample.kernel).family, ([], []))
             parts[self.keeps(sample.kernel)].append(sample)
         hits = sum(self._hits(*parts) for parts in families.values())
@@ -104,3 +112,8 @@ class Judge:
             abs(float(guess) / row.latency_ms - 1.0) <= WITHIN
             for guess, row in zip(predicted, test, strict=True)
         )
+
+
+def _told(sample: KernelSample) -> bool:
+    """Whether a measured time is precise enough to judge a prediction of it."""
+    return sigma_ms_of(sample) <= _MOST_DOUBT * sample.latency_ms

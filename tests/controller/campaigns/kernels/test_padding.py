@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -21,10 +20,7 @@ from latfarm_controller.campaigns.kernels.padding_results import PaddedTime, pad
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.pads.models import Pad, padded, padding_only
 from latfarm_controller.errors import UsageError
-from latfarm_controller.store.base import CampaignRecord
-from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.testing.campaigns import drive
-from latfarm_controller.training.training_set import collect
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -368,25 +364,3 @@ def test_configurations_are_checked() -> None:
         make_campaign("padding", "some-npu", {"most_repeats": 2})
     with pytest.raises(UsageError, match=r"graphs\.0"):
         make_campaign("padding", "some-npu", {"graphs": [{"nodes": 1}]})
-
-
-def test_training_takes_padded_times_before_single_ones(tmp_path: Path) -> None:
-    board = Board()
-    campaign = survey(graphs=[kernel.graph.to_json() for kernel in lums().values()], widest=10.0)
-    requests = drive(campaign, board.measure)
-    store = DuckDBStore(tmp_path / "latfarm.duckdb")
-    try:
-        store.add_measurements("p1", [(board.answered[r.request_id], r.graph) for r in requests])
-        store.put_campaign(
-            CampaignRecord(
-                "p1", "p1", "padding", "sim-npu", state="done", outcome=campaign.outcome()
-            )
-        )
-        data = collect(store, "sim-npu", "p1")
-    finally:
-        store.close()
-    assert {sample.insight for sample in data.kernels} == {"padded"}
-    assert sorted(s.latency_ms for s in data.kernels) == sorted(
-        s.latency_ms for s in campaign.samples()
-    )
-    assert data.call_overhead_ms == campaign.call_overhead_ms

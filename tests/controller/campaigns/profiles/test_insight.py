@@ -159,9 +159,10 @@ def test_layout_conversions_are_subtracted_after_the_call() -> None:
     )
     sample = sample_of(kernel, measurement, 1.0, share)
     assert sample.latency_ms == pytest.approx(6.0)
+    assert sample.mad_ms == pytest.approx(0.075)  # a quarter of the deviation is the conversions'
     assert sample.insight == "profile"
     alone = sample_of(kernel, measured(kernel.graph, 9.0), 1.0, None)
-    assert (alone.latency_ms, alone.insight) == (9.0, "single")
+    assert (alone.latency_ms, alone.mad_ms, alone.insight) == (9.0, 0.1, "single")
     assert sample_of(kernel, measurement, 100.0, share).latency_ms > 0
 
 

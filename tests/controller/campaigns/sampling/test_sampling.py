@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 from random import Random
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from latfarm_controller import zoo
+from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.campaigns.kernels import survey as survey_module
 from latfarm_controller.campaigns.kernels.survey import KernelCampaign, KernelOptions
 from latfarm_controller.campaigns.kinds import make_campaign
 from latfarm_controller.campaigns.sampling.annette import AnnetteSampler
@@ -30,9 +33,11 @@ from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
 from latfarm_controller.campaigns.sampling.stopping import JudgedShare
 from latfarm_controller.errors import UsageError
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample
 
 RULES = FusionRules(
@@ -253,6 +258,55 @@ def test_a_survey_ends_when_the_kept_share_is_predicted() -> None:
     assert strict.outcome()["stopped"] == "count"
     assert strict.outcome()["accuracy"] < 1.0
     assert "accuracy" not in survey("prior").outcome()
+
+
+CALL_MS = 2.0
+
+
+@pytest.mark.parametrize(("own_ms", "told"), [(1.0, True), (0.01, False)])
+def test_a_dear_call_makes_no_kernel_look_predicted(own_ms: float, told: bool) -> None:
+    """With the call, times that nothing tells apart would all be the same within 10 %."""
+    board = platform(0.0)
+
+    def measure(request: MeasurementRequest) -> Measurement:
+        apart = Random(hash_of(request.graph)).choice((0.75, 1.25))
+        return replace(board.measure(request), latency_ms=CALL_MS + own_ms * apart, mad_ms=0.0)
+
+    campaign = survey("random", target=0.9, batch=30, held_out=0.5)
+    campaign.call_overhead_ms = CALL_MS
+    drive(campaign, measure)
+    outcome = campaign.outcome()
+    assert outcome["stopped"] == "count"
+    # A kernel that takes a thousandth of the call judges nothing.
+    assert (outcome["judged"] > 20) == told
+    assert (outcome["accuracy"] or 0.0) < 0.3
+
+
+def test_a_sampler_sees_kernels_alone_without_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that were known before, as those inside networks, have no call in them either."""
+    board = SimulatedPlatform(rules=RULES, overhead_ms=CALL_MS)
+    kernels = run("prior", 3)[0]
+    shown: list[list[KernelSample]] = []
+
+    class Recorder:
+        def next_batch(self, samples: Sequence[KernelSample]) -> list[Kernel]:
+            shown.append(list(samples))
+            return kernels[1:] if len(shown) == 1 else []
+
+    monkeypatch.setattr(survey_module, "make_sampler", lambda *_, **__: Recorder())
+    own_ms = [board.exact_ms(kernel.graph) - CALL_MS for kernel in kernels]
+    known = KernelSample(kernels[0], own_ms[0], insight="profile", network="net")
+    options = KernelOptions.model_validate({"count": 2})
+    campaign = KernelCampaign("sim", options, RULES, known=[known])
+    campaign.call_overhead_ms = CALL_MS
+    drive(campaign, board.measure)
+    assert shown[0] == [known]
+    least_ms = CALL_MS / 50
+    assert [sample.latency_ms for sample in shown[1]] == pytest.approx(
+        [own_ms[0], *(max(each, least_ms) for each in own_ms[1:])]
+    )
+    # What is handed on is as it was measured.
+    assert all(sample.latency_ms > CALL_MS for sample in campaign.samples())
 
 
 @pytest.mark.slow
