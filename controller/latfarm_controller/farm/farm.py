@@ -232,7 +232,15 @@ class Farm:
         self.monitor.listener = listener
 
     def under_way(self, name: str) -> int:
-        """How many requests a board has now."""
+        """How many requests a board has now.
+
+        A board that was lost may measure what it had until its lease has ended.
+        """
+        board = self._scheduler.board(self.board_id(name))
+        return 0 if board is None else board.under_way(self._clock_s())
+
+    def within_reach(self, name: str) -> int:
+        """How many requests a connected board has now; 0 if it is away."""
         board = self._scheduler.board(self.board_id(name))
         return 0 if board is None or not board.online else len(board.assigned)
 

@@ -145,4 +145,5 @@ def order_of(dispatch: Dispatch, request: MeasurementRequest, built: BuiltModel)
         built.handle,
         dispatch.priority,
         built.companions,
+        dispatch.connection,
     )

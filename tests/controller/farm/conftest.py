@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -129,7 +130,9 @@ class Lab:
         return spooled_from_pb(result)
 
     @asynccontextmanager
-    async def farm(self, **policy: float) -> AsyncIterator[Farm]:
+    async def farm(
+        self, *, clock_s: Callable[[], float] = time.monotonic, **policy: float
+    ) -> AsyncIterator[Farm]:
         """A farm of all boards, with waits of milliseconds."""
         values = {"backoff_s": 0.001, "quarantine_s": 0.002, "quarantine_cap_s": 0.004, **policy}
         farm = Farm(
@@ -137,6 +140,7 @@ class Lab:
             "test",
             policy=Policy(**values),  # type: ignore[arg-type]
             settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01, restart_s=0.0),
+            clock_s=clock_s,
         )
         await farm.start([self.entry(board.board_id) for board in self.boards])
         try:

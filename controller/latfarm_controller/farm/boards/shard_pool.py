@@ -160,8 +160,9 @@ class ShardPool:
 
     async def _lose(self, index: int, reason: str) -> None:
         """Tell that the boards of a shard that died are lost until it is started again."""
+        leased_s = self._settings.lease_ms / 1e3
         for board_id in self._boards.lose_shard(index, reason):
-            self._on_event(index, LeaseExpired(board_id, "", reason))
+            self._on_event(index, LeaseExpired(board_id, "", reason, leased_s))
         async with self._changed:
             self._changed.notify_all()
 
