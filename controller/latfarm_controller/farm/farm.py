@@ -250,7 +250,9 @@ class Farm:
         They are told after all answers that the board has given so far.
         """
         self.spools.forget_board(board_id)
-        self._events.put(MeasurementsDiscarded(board_id, since_s, reason))
+        notice = MeasurementsDiscarded(board_id, since_s, reason)
+        self._requests.note(notice)
+        self._events.put(notice)
 
     def timing_here(self) -> bool:
         """Whether a board that needs this host idle has something to measure."""
@@ -315,9 +317,17 @@ class Farm:
         self._tasks.check()
 
     def cancel(self, campaign_id: str) -> None:
-        """Forget a campaign and what it still waits for."""
+        """Deliver nothing more to a campaign, and forget what it still waits for."""
         if self._requests.close_inbox(campaign_id):
             self._events.put(CampaignCancelled(campaign_id))
+
+    def forget_campaign(self, campaign_id: str) -> list[MeasurementsDiscarded]:
+        """Forget a campaign, once its answers are stored.
+
+        Returns:
+            All that was discarded since `listen`, also what came too late for the campaign's inbox.
+        """
+        return self._requests.forget_campaign(campaign_id)
 
     def forget_results(self, board_id: str, request_ids: Sequence[str]) -> None:
         """Let a board forget results in its spool, because they are kept here or of no use."""

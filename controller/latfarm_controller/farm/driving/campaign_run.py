@@ -72,6 +72,7 @@ class CampaignRun:
         self._estimate = StageEstimate()
         self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
         self._boards = 0  # as of the last question
+        self._discarded: list[MeasurementsDiscarded] = []  # what was put aside in the store
         self._inbox = self._farm.listen(record.campaign_id)
 
     async def go(self) -> CampaignRecord:
@@ -96,11 +97,19 @@ class CampaignRun:
             state, error = "failed", f"{type(problem).__name__}: {problem}"
         finally:
             self._farm.cancel(self._campaign_id)  # nothing more arrives
-            notices = self._take_late()
-            await self._recorder.end(state, error)
-            for notice in notices:
-                await self._discard(notice)
+            self._take_late()
+            await self._end(state, error)
         return self._recorder.record
+
+    async def _end(self, state: str, error: str) -> None:
+        """Store what is left, and put aside what quarantines have discarded meanwhile."""
+        try:
+            await self._recorder.end(state, error)
+        finally:
+            notices = self._farm.forget_campaign(self._campaign_id)
+        for notice in notices:
+            if not any(notice is known for known in self._discarded):
+                await self._discard(notice)
 
     async def _drive(self) -> str:
         """Run until the campaign is done or cancelled; returns the final state."""
@@ -242,17 +251,14 @@ class CampaignRun:
         await asyncio.to_thread(
             self._store.discard_measurements, notice.board_id, notice.since_s, notice.reason
         )
+        self._discarded.append(notice)
 
-    def _take_late(self) -> list[MeasurementsDiscarded]:
-        """Take the answers that arrived while the run ended; returns the notices among them."""
-        notices: list[MeasurementsDiscarded] = []
+    def _take_late(self) -> None:
+        """Take the answers that arrived while the run ended; the farm remembers the notices."""
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
-            if isinstance(item, MeasurementsDiscarded):
-                notices.append(item)
-            else:
+            if isinstance(item, Delivery):
                 self._take(item)
-        return notices
 
     async def _tell(self) -> None:
         untold, self._answers.untold = self._answers.untold, []
