@@ -29,6 +29,7 @@ from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.boards.shard_pool import ShardPool
 from latfarm_controller.farm.event_queue import EventQueue
 from latfarm_controller.farm.host import host_boot_id
+from latfarm_controller.farm.kept_answers import KeptAnswers, Unstored
 from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver, FarmState
 from latfarm_controller.farm.open_requests import (
@@ -101,6 +102,7 @@ class Farm:
         backend.watch(self._builders_changed)
         self.spools = SpooledAnswers(self._boards, self._requests, self._events.put)
         self.monitor.spools = self.spools
+        self.kept = KeptAnswers()
         self.stopped = False
 
     def _new_loop(self) -> SchedulingLoop:
@@ -252,6 +254,7 @@ class Farm:
         self.spools.forget_board(board_id)
         notice = MeasurementsDiscarded(board_id, since_s, reason)
         self._requests.note(notice)
+        self._forget_kept(notice)
         self._events.put(notice)
 
     def timing_here(self) -> bool:
@@ -338,6 +341,29 @@ class Farm:
         self.spools.stored([delivery.measurement.request_id for delivery in deliveries])
         for board_id, request_ids in by_board(deliveries).items():
             self.forget_results(board_id, request_ids)
+
+    def keep(
+        self,
+        campaign_id: str,
+        answers: Sequence[Unstored],
+        notices: Sequence[MeasurementsDiscarded] = (),
+    ) -> None:
+        """Keep answers that could not be stored, for the campaign's next run.
+
+        Args:
+            campaign_id: of the campaign.
+            answers: what the campaign could not store.
+            notices: what of it is discarded already.
+        """
+        self.kept.keep(campaign_id, answers)
+        for notice in notices:
+            self._forget_kept(notice)
+
+    def _forget_kept(self, notice: MeasurementsDiscarded) -> None:
+        """Keep no answer that is discarded, nor let its board give it again."""
+        gone = self.kept.discard(notice)
+        if gone and not self.stopped:
+            self.forget_results(notice.board_id, gone)
 
     def _builders_changed(self, state: BuilderState) -> None:
         self._events.put(BuildersChanged(state.slots, state.starting))

@@ -82,6 +82,7 @@ class CampaignRun:
             StoreError: the store cannot be read or written.
         """
         state, error = "interrupted", ""
+        self._answers.take_kept(self._farm.kept.take(self._campaign_id))
         try:
             await self._recorder.write()
             self._answers.restore(
@@ -102,14 +103,20 @@ class CampaignRun:
         return self._recorder.record
 
     async def _end(self, state: str, error: str) -> None:
-        """Store what is left, and put aside what quarantines have discarded meanwhile."""
+        """Store what is left, and put aside what quarantines have discarded meanwhile.
+
+        What does not fit on the disk is kept for the next run.
+        """
         try:
             await self._recorder.end(state, error)
         finally:
-            notices = self._farm.forget_campaign(self._campaign_id)
+            told = self._farm.forget_campaign(self._campaign_id)
+        notices = [
+            notice for notice in told if not any(notice is known for known in self._discarded)
+        ]
+        self._farm.keep(self._campaign_id, self._answers.unstored, notices)
         for notice in notices:
-            if not any(notice is known for known in self._discarded):
-                await self._discard(notice)
+            await self._discard(notice)
 
     async def _drive(self) -> str:
         """Run until the campaign is done or cancelled; returns the final state."""

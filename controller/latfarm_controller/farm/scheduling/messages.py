@@ -247,6 +247,11 @@ class MeasurementsDiscarded:
     since_s: float
     reason: str
 
+    def covers(self, measurement: Measurement) -> bool:
+        """Whether a measurement is one of those that are discarded."""
+        ours = measurement.ok and measurement.board_id == self.board_id
+        return ours and measurement.told_at_s > self.since_s
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
