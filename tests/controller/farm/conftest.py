@@ -46,6 +46,11 @@ class MortalShard(InlineShard):
         super().__init__(settings, connect)
         self.dead = asyncio.Event()
 
+    @property
+    def working(self) -> list[str]:
+        """The names of the boards that it works with."""
+        return list(self._workers)
+
     async def die(self) -> None:
         await self.close()
         self.dead.set()
