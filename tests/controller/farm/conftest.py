@@ -83,12 +83,16 @@ class LabBackend(InlineBackend):
 
 @dataclass
 class Lab:
-    """Fake boards, and requests to ask them. `beside`: the companions of each model."""
+    """Fake boards, and requests to ask them. `beside`: the companions of each model.
+
+    `clock_s` is the clock of the farm.
+    """
 
     beside: dict[str, bytes] = field(default_factory=dict)
     boards: list[FakeBoard] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
     shards: list[MortalShard] = field(default_factory=list)
+    clock_s: Callable[[], float] = time.monotonic
 
     def board(self, board_id: str, **options: object) -> FakeBoard:
         board = FakeBoard(board_id, **options)  # type: ignore[arg-type]
@@ -135,9 +139,7 @@ class Lab:
         return spooled_from_pb(result)
 
     @asynccontextmanager
-    async def farm(
-        self, *, clock_s: Callable[[], float] = time.monotonic, **policy: float
-    ) -> AsyncIterator[Farm]:
+    async def farm(self, **policy: float) -> AsyncIterator[Farm]:
         """A farm of all boards, with waits of milliseconds."""
         values = {"backoff_s": 0.001, "quarantine_s": 0.002, "quarantine_cap_s": 0.004, **policy}
         farm = Farm(
@@ -145,7 +147,7 @@ class Lab:
             "test",
             policy=Policy(**values),  # type: ignore[arg-type]
             settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01, restart_s=0.0),
-            clock_s=clock_s,
+            clock_s=self.clock_s,
         )
         await farm.start([self.entry(board.board_id) for board in self.boards])
         try:

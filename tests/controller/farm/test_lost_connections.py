@@ -28,9 +28,10 @@ pytestmark = pytest.mark.timeout(120)
 def test_a_lost_board_has_its_requests_until_its_lease_has_ended(lab: Lab) -> None:
     board, now_s = lab.board("b"), [1000.0]
     board.gate.clear()
+    lab.clock_s = lambda: now_s[0]
 
     async def scenario() -> list[int]:
-        async with lab.farm(clock_s=lambda: now_s[0]) as farm:
+        async with lab.farm() as farm:
             await farm.wait_for("p", 60)
             farm.listen("c")
             farm.submit("c", [lab.request(1)])
