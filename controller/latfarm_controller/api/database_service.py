@@ -65,16 +65,13 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
         if self._works:
             await asyncio.wait(set(self._works))
 
-    async def Perform(self, request: pb.PerformRequest, context: Any) -> AsyncIterator[Any]:
+    @error_codes.streams
+    def Perform(self, request: pb.PerformRequest, context: Any) -> AsyncIterator[Any]:
         """Do something with the store; progress comes first, then one outcome."""
         user = self._user_of(context.peer())
-        try:
-            if not owns_home(user):
-                raise UsageError(OWNER_ALONE)
-            async for event in self._perform(request, "local" if user is None else user.actor):
-                yield event
-        except error_codes.KINDS as error:
-            await error_codes.abort(context, error)
+        if not owns_home(user):
+            raise UsageError(OWNER_ALONE)
+        return self._perform(request, "local" if user is None else user.actor)
 
     async def _perform(self, request: pb.PerformRequest, actor: str) -> AsyncIterator[Any]:
         """Run an action, and hand on its progress.

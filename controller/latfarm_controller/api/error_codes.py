@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import wraps
 from typing import Any
 
 import grpc
@@ -40,6 +43,28 @@ async def abort(context: Any, error: Exception) -> None:
         raise error
     name, text = told(error)
     await context.abort(code, text, ((ERROR_KEY, name),))
+
+
+def streams(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a gRPC method of one that returns the messages of its answer as they come.
+
+    A caller that breaks the call off ends at once what was done for it. An error of one of the
+    classes in `KINDS` ends the call as `abort` does.
+
+    Args:
+        method: takes the servicer, the request or the requests, and the call's context.
+    """
+
+    @wraps(method)
+    async def call(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(method(self, request, context)) as messages:
+                async for message in messages:
+                    yield message
+        except KINDS as error:
+            await abort(context, error)
+
+    return call
 
 
 def told(error: Exception) -> tuple[str, str]:

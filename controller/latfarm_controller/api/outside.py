@@ -201,13 +201,7 @@ def _answer(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
 def _stream(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
     def stream(request: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
         _check(request, read, context)
-        actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
-        under_way = call(request, metadata=actor, timeout=_left_s(context))
-        context.add_callback(under_way.cancel)
-        try:
-            yield from under_way
-        except grpc.RpcError as error:
-            _hand_on(error, context)
+        yield from _handed_on(call, request, context, name_of)
 
     return stream
 
@@ -225,17 +219,24 @@ def _both_ways(call: Any, read: Reader, name_of: Callable[[str], str]) -> Any:
                     return
                 yield request
 
-        actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
-        under_way = call(sound(), metadata=actor, timeout=_left_s(context))
-        context.add_callback(under_way.cancel)
-        try:
-            yield from under_way
-        except grpc.RpcError as error:
-            _hand_on(error, context)
+        yield from _handed_on(call, sound(), context, name_of)
         if bad:
             _refuse(bad[0], context)
 
     return stream
+
+
+def _handed_on(
+    call: Any, asked: Any, context: grpc.ServicerContext, name_of: Callable[[str], str]
+) -> Iterator[Any]:
+    """The messages with which the service answers what is asked; a caller that leaves ends that."""
+    actor = ((ACTOR_KEY, name_of(context.peer()).encode()),)
+    under_way = call(asked, metadata=actor, timeout=_left_s(context))
+    context.add_callback(under_way.cancel)
+    try:
+        yield from under_way
+    except grpc.RpcError as error:
+        _hand_on(error, context)
 
 
 def _left_s(context: grpc.ServicerContext) -> float | None:

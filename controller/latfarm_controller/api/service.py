@@ -60,18 +60,13 @@ def _answers(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _streams(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a gRPC method of one that answers a request with a stream of messages."""
+    """Make a gRPC method of one that answers a request, or several, with a stream of messages."""
 
+    @error_codes.streams
     @wraps(method)
-    async def call(self: Any, request: Any, context: Any) -> AsyncIterator[Any]:
+    def call(self: Any, request: Any, context: Any) -> Any:
         _note_caller(self.user_of, context)
-        try:
-            # A reader that has gone ends what was done for it at once.
-            async with aclosing(method(self, request)) as told:
-                async for message in told:
-                    yield message
-        except error_codes.KINDS as error:
-            await error_codes.abort(context, error)
+        return method(self, request)
 
     return call
 
@@ -205,21 +200,15 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
             async for ends in told:
                 yield await asyncio.to_thread(query_messages.ends_to_pb, ends)
 
-    async def EstimateMany(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    @_streams
+    def EstimateMany(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Answer candidates from the store, and predict the rest; one that fails ends alone."""
-        _note_caller(self.user_of, context)
-        told = estimate_stream.answer(
+        return estimate_stream.answer(
             requests,
             self._controller.estimating(),
             self._controller.predicted,
             self._estimate_turns,
         )
-        try:
-            async with aclosing(told):
-                async for message in told:
-                    yield message
-        except error_codes.KINDS as error:
-            await error_codes.abort(context, error)
 
     @_answers
     async def StartCampaign(self, request: pb.StartCampaignRequest) -> Any:

@@ -212,7 +212,8 @@ class BoardMonitor:
                     self.spools.listed(name, info, event.spooled)
                 names = tuple(platform.name for platform in info.platforms)
                 partitions = self._partitions(name)
-                self._schedule(BoardJoined(info.board_id, names, quiet, partitions))
+                joined = BoardJoined(info.board_id, names, quiet, partitions, event.connection)
+                self._schedule(joined)
                 if self.carer is not None:
                     self.carer.joined(name, info)
                 if name in self._held or name in self._unproven:

@@ -29,6 +29,7 @@ from latfarm_controller.farm.boards.model_builder import BuilderState
 from latfarm_controller.farm.boards.shard_pool import ShardPool
 from latfarm_controller.farm.event_queue import EventQueue
 from latfarm_controller.farm.host import host_boot_id
+from latfarm_controller.farm.kept_answers import KeptAnswers, Unstored
 from latfarm_controller.farm.model_cache import ModelCache
 from latfarm_controller.farm.observer import FarmObserver, FarmState
 from latfarm_controller.farm.open_requests import (
@@ -101,6 +102,7 @@ class Farm:
         backend.watch(self._builders_changed)
         self.spools = SpooledAnswers(self._boards, self._requests, self._events.put)
         self.monitor.spools = self.spools
+        self.kept = KeptAnswers()
         self.stopped = False
 
     def _new_loop(self) -> SchedulingLoop:
@@ -232,7 +234,15 @@ class Farm:
         self.monitor.listener = listener
 
     def under_way(self, name: str) -> int:
-        """How many requests a board has now."""
+        """How many requests a board has now.
+
+        A board that was lost may measure what it had until its lease has ended.
+        """
+        board = self._scheduler.board(self.board_id(name))
+        return 0 if board is None else board.under_way(self._clock_s())
+
+    def within_reach(self, name: str) -> int:
+        """How many requests a connected board has now; 0 if it is away."""
         board = self._scheduler.board(self.board_id(name))
         return 0 if board is None or not board.online else len(board.assigned)
 
@@ -242,7 +252,10 @@ class Farm:
         They are told after all answers that the board has given so far.
         """
         self.spools.forget_board(board_id)
-        self._events.put(MeasurementsDiscarded(board_id, since_s, reason))
+        notice = MeasurementsDiscarded(board_id, since_s, reason)
+        self._requests.note(notice)
+        self._forget_kept(notice)
+        self._events.put(notice)
 
     def timing_here(self) -> bool:
         """Whether a board that needs this host idle has something to measure."""
@@ -307,9 +320,17 @@ class Farm:
         self._tasks.check()
 
     def cancel(self, campaign_id: str) -> None:
-        """Forget a campaign and what it still waits for."""
+        """Deliver nothing more to a campaign, and forget what it still waits for."""
         if self._requests.close_inbox(campaign_id):
             self._events.put(CampaignCancelled(campaign_id))
+
+    def forget_campaign(self, campaign_id: str) -> list[MeasurementsDiscarded]:
+        """Forget a campaign, once its answers are stored.
+
+        Returns:
+            All that was discarded since `listen`, also what came too late for the campaign's inbox.
+        """
+        return self._requests.forget_campaign(campaign_id)
 
     def forget_results(self, board_id: str, request_ids: Sequence[str]) -> None:
         """Let a board forget results in its spool, because they are kept here or of no use."""
@@ -320,6 +341,29 @@ class Farm:
         self.spools.stored([delivery.measurement.request_id for delivery in deliveries])
         for board_id, request_ids in by_board(deliveries).items():
             self.forget_results(board_id, request_ids)
+
+    def keep(
+        self,
+        campaign_id: str,
+        answers: Sequence[Unstored],
+        notices: Sequence[MeasurementsDiscarded] = (),
+    ) -> None:
+        """Keep answers that could not be stored, for the campaign's next run.
+
+        Args:
+            campaign_id: of the campaign.
+            answers: what the campaign could not store.
+            notices: what of it is discarded already.
+        """
+        self.kept.keep(campaign_id, answers)
+        for notice in notices:
+            self._forget_kept(notice)
+
+    def _forget_kept(self, notice: MeasurementsDiscarded) -> None:
+        """Keep no answer that is discarded, nor let its board give it again."""
+        gone = self.kept.discard(notice)
+        if gone and not self.stopped:
+            self.forget_results(notice.board_id, gone)
 
     def _builders_changed(self, state: BuilderState) -> None:
         self._events.put(BuildersChanged(state.slots, state.starting))

@@ -15,6 +15,8 @@ from latfarm_controller.store.base import FoundResult
 
 MOST_FOUND = 10_000
 """Most results that are kept; the oldest ones are forgotten first."""
+MOST_FOUND_BYTES = 256 << 20
+"""Most bytes of results that are kept; the oldest ones are forgotten first."""
 
 
 class FoundResults:
@@ -22,6 +24,7 @@ class FoundResults:
 
     def __init__(self) -> None:
         self._found: dict[str, FoundResult] = {}
+        self._size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._found)
@@ -33,11 +36,13 @@ class FoundResults:
             the requests whose results are forgotten, because there are too many.
         """
         for result in results:
-            self._found.pop(result.request_id, None)
+            self._take(result.request_id)
             self._found[result.request_id] = result
-        dropped = list(self._found)[: max(0, len(self._found) - MOST_FOUND)]
-        for request_id in dropped:
-            del self._found[request_id]
+            self._size_bytes += len(result.payload)
+        dropped = []
+        while len(self._found) > MOST_FOUND or self._size_bytes > MOST_FOUND_BYTES:
+            dropped.append(next(iter(self._found)))
+            self._take(dropped[-1])
         return dropped
 
     def board_of(self, request_id: str) -> str:
@@ -57,7 +62,7 @@ class FoundResults:
                 since the controller was started. A result under another fingerprint than that of
                 the board, or of the platform, is not used.
         """
-        found = self._found.pop(request.request_id, None)
+        found = self._take(request.request_id)
         if found is None or request.board not in ("", found.board_id):
             return None
         if found.platform != request.platform or not _fits(found, platform):
@@ -67,10 +72,7 @@ class FoundResults:
 
     def forget(self, request_ids: Iterable[str]) -> list[str]:
         """Forget the results of these requests; returns those that had one."""
-        gone = [request_id for request_id in request_ids if request_id in self._found]
-        for request_id in gone:
-            del self._found[request_id]
-        return gone
+        return [request_id for request_id in request_ids if self._take(request_id) is not None]
 
     def forget_board(self, board_id: str) -> list[str]:
         """Forget all results of a board; returns their requests."""
@@ -79,6 +81,13 @@ class FoundResults:
     def keep_only(self, platforms: Collection[str]) -> list[str]:
         """Forget the results of all other platforms; returns their requests."""
         return self._forget_where(lambda found: found.platform not in platforms)
+
+    def _take(self, request_id: str) -> FoundResult | None:
+        """The result for a request, which is kept no more; None if there is none."""
+        found = self._found.pop(request_id, None)
+        if found is not None:
+            self._size_bytes -= len(found.payload)
+        return found
 
     def _forget_where(self, goes: Callable[[FoundResult], bool]) -> list[str]:
         return self.forget([request_id for request_id, found in self._found.items() if goes(found)])

@@ -42,6 +42,7 @@ class OpenRequests:
         self._requests: dict[str, MeasurementRequest] = {}
         self._asked_s: dict[str, float] = {}
         self._inboxes: dict[str, asyncio.Queue[Delivery | MeasurementsDiscarded]] = {}
+        self._notices: dict[str, list[MeasurementsDiscarded]] = {}
 
     def add(self, request: MeasurementRequest, now_s: float) -> None:
         """Note a request that was submitted now; one that is open already keeps its time."""
@@ -87,11 +88,24 @@ class OpenRequests:
 
     def inbox(self, campaign_id: str) -> asyncio.Queue[Delivery | MeasurementsDiscarded]:
         """Where a campaign's answers arrive; made at the first call."""
+        self._notices.setdefault(campaign_id, [])
         return self._inboxes.setdefault(campaign_id, asyncio.Queue())
 
     def close_inbox(self, campaign_id: str) -> bool:
-        """Deliver nothing more to a campaign; whether it had an inbox."""
+        """Deliver nothing more to a campaign; whether it had an inbox.
+
+        Notices are noted for the campaign all the same, until it is forgotten.
+        """
         return self._inboxes.pop(campaign_id, None) is not None
+
+    def note(self, notice: MeasurementsDiscarded) -> None:
+        """Note for all campaigns that are not forgotten what is discarded, before they are told."""
+        for notices in self._notices.values():
+            notices.append(notice)
+
+    def forget_campaign(self, campaign_id: str) -> list[MeasurementsDiscarded]:
+        """Forget a campaign; returns all notices since its inbox was made, told or not."""
+        return self._notices.pop(campaign_id, [])
 
     def deliver(self, campaign_id: str, delivery: Delivery) -> None:
         """Put an answer into a campaign's inbox, if it still has one."""
@@ -145,4 +159,5 @@ def order_of(dispatch: Dispatch, request: MeasurementRequest, built: BuiltModel)
         built.handle,
         dispatch.priority,
         built.companions,
+        dispatch.connection,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -45,6 +46,11 @@ class MortalShard(InlineShard):
         super().__init__(settings, connect)
         self.dead = asyncio.Event()
 
+    @property
+    def working(self) -> list[str]:
+        """The names of the boards that it works with."""
+        return list(self._workers)
+
     async def die(self) -> None:
         await self.close()
         self.dead.set()
@@ -77,12 +83,16 @@ class LabBackend(InlineBackend):
 
 @dataclass
 class Lab:
-    """Fake boards, and requests to ask them. `beside`: the companions of each model."""
+    """Fake boards, and requests to ask them. `beside`: the companions of each model.
+
+    `clock_s` is the clock of the farm.
+    """
 
     beside: dict[str, bytes] = field(default_factory=dict)
     boards: list[FakeBoard] = field(default_factory=list)
     built: list[str] = field(default_factory=list)
     shards: list[MortalShard] = field(default_factory=list)
+    clock_s: Callable[[], float] = time.monotonic
 
     def board(self, board_id: str, **options: object) -> FakeBoard:
         board = FakeBoard(board_id, **options)  # type: ignore[arg-type]
@@ -137,6 +147,7 @@ class Lab:
             "test",
             policy=Policy(**values),  # type: ignore[arg-type]
             settings=ShardSettings("test", BOOT_ID, retry_s=0.001, retry_cap_s=0.01, restart_s=0.0),
+            clock_s=self.clock_s,
         )
         await farm.start([self.entry(board.board_id) for board in self.boards])
         try:

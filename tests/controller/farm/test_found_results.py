@@ -85,3 +85,21 @@ def test_of_too_many_the_oldest_are_forgotten(lab: Lab, monkeypatch: pytest.Monk
     assert results.add([found(lab, request) for request in requests[:3]]) == []
     assert results.add([found(lab, requests[0]), found(lab, requests[3])]) == [ids[1]]
     assert [bool(results.board_of(name)) for name in ids] == [True, False, True, True]
+
+
+def test_of_too_many_bytes_the_oldest_are_forgotten(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(found_results, "MOST_FOUND_BYTES", 100)
+    results = FoundResults()
+    requests = [lab.request(number) for number in range(4)]
+    ids = [request.request_id for request in requests]
+    large = [replace(found(lab, request), payload=bytes(40)) for request in requests]
+    assert results.add(large[:2]) == []
+    assert results.add([large[0]]) == [], "it takes the place of the one before"
+    assert results.add([large[2]]) == [ids[1]]
+    assert results.forget([ids[0]]) == [ids[0]]
+    assert results.claim(requests[2], platform("f2"), None) is None
+    assert results.add([large[1], large[3]]) == [], "what is forgotten or given counts no more"
+    assert results.add([replace(large[0], payload=bytes(101))]) == [ids[1], ids[3], ids[0]]
+    assert len(results) == 0

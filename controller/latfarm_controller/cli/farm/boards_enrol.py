@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import audited, complete, inputs, output
 from latfarm_controller.cli.shell.old_spellings import formerly
 from latfarm_controller.private_files import callers_umask, private_home
 
@@ -202,6 +202,7 @@ def accept(
     entry = proven(registry.get(name), config.tls_dir)
     if entry.dials_in:
         registry.forget_id(name)
+        audited.note("board.accepted", name, board_id="", before=entry.board_id)
         output.err().print(f"board {name}: the id that it has when it dials in next is noted")
         return
     found = asyncio.run(health.check(replace(entry, board_id=""), timeout_s * 1e3))
@@ -209,5 +210,6 @@ def accept(
         raise AgentLostError(f"board {name} does not tell its id: {found.error}")
     board_id = found.info.board_id
     registry.pin(name, board_id, again=True)
+    audited.note("board.accepted", name, board_id=board_id, before=entry.board_id)
     before = f"; before it was {entry.board_id}" if entry.board_id not in ("", board_id) else ""
     output.err().print(f"board {name}: its id is {board_id} from now on{before}")

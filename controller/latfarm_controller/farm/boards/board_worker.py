@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable
 
@@ -84,6 +85,8 @@ class BoardWorker:
     ) -> None:
         self.entry = entry
         self.board_id = ""
+        self.leased = False  # whether the board may hold a lease of ours
+        self._connection = ""
         self._settings = settings
         self._connect = connect
         self._fetch = fetch
@@ -117,10 +120,20 @@ class BoardWorker:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, self._settings.retry_cap_s)
 
+    @property
+    def leased_s(self) -> float:
+        """For how many seconds at most the board stays leased without a renewal."""
+        return self._settings.lease_ms / 1e3 if self.leased else 0.0
+
     # Orders
 
     def put(self, order: Order) -> None:
-        """Put an order into the queue."""
+        """Put an order into the queue, unless it was made for an earlier connection.
+
+        The scheduler is told of the loss of that connection, and sends such a request anew.
+        """
+        if order.connection != self._connection:
+            return
         self._orders.put(order)
         self._changed.notify()
 
@@ -180,24 +193,30 @@ class BoardWorker:
                 raise IdentityError(second_holder(self.entry.name, info.board_id, holder))
             spooled = await spooled_results(client)
             self._client, self.board_id, self._served = client, info.board_id, True
+            self._connection = secrets.token_hex(8)
             shares_host = bool(info.boot_id) and info.boot_id == self._settings.host_boot_id
             self._most_companions = info.most_companions
             self._orders.quiet = shares_host and any(p.real_time for p in info.platforms)
-            self._emit(BoardConnected(self.entry.name, info, self._orders.quiet, spooled))
+            self._emit(
+                BoardConnected(self.entry.name, info, self._orders.quiet, spooled, self._connection)
+            )
             await self._work(client)
         finally:
-            self._client, self.board_id = None, ""  # from here on the shard sends it no orders
+            # From here on the shard sends it no orders.
+            self._client, self.board_id, self._connection = None, "", ""
             self._orders.clear()
             # If the board cannot be reached, its lease runs out by itself.
             with contextlib.suppress(ControllerError, TimeoutError):
                 async with asyncio.timeout(RELEASE_S):
                     await client.release()
+                    self.leased = False
             await client.close()
 
     async def _acquire(self, client: BoardClient) -> None:
         """Lease the board, in the place of a lease of this home that is left over."""
         key = self._settings.holder_key
         await client.acquire(self._settings.lease_ms, holder_id(key, self.entry.name))
+        self.leased = True
 
     async def _describe(self, client: BoardClient) -> BoardInfo:
         try:
@@ -231,10 +250,10 @@ class BoardWorker:
         # Only the first failure is told; the others followed from it.
         broken_off = LeaseError(f"{self.entry.name}: a call was broken off without an error")
         error = next((e for e in results if isinstance(e, Exception)), broken_off)
-        if isinstance(error, LeaseError):
-            self._emit(LeaseExpired(self.board_id, request_id, str(error)))
-        else:
-            self._emit(BoardLost(self.board_id, request_id, str(error)))
+        self.leased = error is broken_off or not isinstance(error, LeaseError)
+        kind = LeaseExpired if isinstance(error, LeaseError) else BoardLost
+        left_s = self.leased_s if request_id else 0.0  # without a request, nothing is measured
+        self._emit(kind(self.board_id, request_id, str(error), left_s))
         raise error
 
     async def _renew(self, client: BoardClient) -> None:

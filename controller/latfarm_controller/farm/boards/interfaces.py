@@ -65,7 +65,8 @@ class Order:
     """A request for the queue of one board, with its model.
 
     `sha256`, `handle` and `companions` are those of the `BuiltModel`; of waiting orders the highest
-    `priority` goes first.
+    `priority` goes first. `connection` names the connection to the board for which the order was
+    made (`BoardConnected`).
     """
 
     board_id: str
@@ -74,6 +75,7 @@ class Order:
     handle: Any
     priority: int
     companions: Mapping[str, str] = field(default_factory=dict)
+    connection: str = ""
 
 
 Fetch = Callable[[Any], Awaitable[bytes | ModelFiles]]
@@ -128,8 +130,8 @@ class Shard(Protocol):
     async def dispatch(self, orders: Sequence[Order]) -> None:
         """Put requests into their boards' queues.
 
-        An order for a board that is not connected is dropped: the scheduler is told of the loss of
-        the board, and sends its requests elsewhere.
+        An order for a board that is not connected, or for an earlier connection to it, is dropped:
+        the scheduler is told of the loss of that connection, and sends its requests anew.
         """
         ...
 

@@ -137,7 +137,7 @@ class InlineShard:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if board_id:
-            self._emit(LeaseExpired(board_id, "", reason))
+            self._emit(LeaseExpired(board_id, "", reason, worker.leased_s))
 
     def _holder_of(self, board_id: str) -> str:
         """The name of the board that is connected with an id; empty if none is."""

@@ -21,12 +21,14 @@ class BoardConnected:
 
     `quiet`: the board measures real time on the controller's own host, so that this host must stay
     idle while the board measures. `spooled`: the finished results that the board still had.
+    `connection` names the connection; no other one has that name.
     """
 
     name: str
     info: BoardInfo
     quiet: bool
     spooled: tuple[SpooledResult, ...] = ()
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

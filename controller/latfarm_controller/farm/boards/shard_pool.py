@@ -134,6 +134,7 @@ class ShardPool:
     async def _serve(self, index: int) -> None:
         """Start a shard and pass its events on, and start it again when it dies, without end."""
         while True:
+            shard: Shard | None = None
             try:
                 shard = await self._start(index)
                 self._shards[index] = shard
@@ -145,6 +146,9 @@ class ShardPool:
                 logger.warning("%s; it is started again", error)
                 self._shards[index] = AbsentShard(str(error))
                 await self._lose(index, str(error))
+                if shard is not None:  # it may still have boards, and take them from the next one
+                    with contextlib.suppress(FarmError):
+                        await shard.close()
             await asyncio.sleep(self._settings.restart_s)
 
     async def _start(self, index: int) -> Shard:
@@ -160,8 +164,9 @@ class ShardPool:
 
     async def _lose(self, index: int, reason: str) -> None:
         """Tell that the boards of a shard that died are lost until it is started again."""
+        leased_s = self._settings.lease_ms / 1e3
         for board_id in self._boards.lose_shard(index, reason):
-            self._on_event(index, LeaseExpired(board_id, "", reason))
+            self._on_event(index, LeaseExpired(board_id, "", reason, leased_s))
         async with self._changed:
             self._changed.notify_all()
 

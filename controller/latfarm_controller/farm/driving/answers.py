@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.campaigns.base import MeasurementRequest
+from latfarm_controller.farm.kept_answers import Unstored
 from latfarm_controller.farm.open_requests import Delivery
 from latfarm_controller.farm.scheduling.messages import MeasurementsDiscarded
 
@@ -34,7 +35,7 @@ class CampaignAnswers:
         self._repeated: set[str] = set()
         self.under_way: dict[str, MeasurementRequest] = {}
         self.untold: list[Measurement] = []
-        self.unstored: list[tuple[Delivery, MeasurementRequest]] = []
+        self.unstored: list[Unstored] = []
         self.remembered = 0
 
     @property
@@ -50,6 +51,12 @@ class CampaignAnswers:
         for request_id, measurement in stored.items():
             if measurement.outcome is not Outcome.INFRASTRUCTURE_ERROR:
                 self._note(request_id, measurement)
+
+    def take_kept(self, kept: Sequence[Unstored]) -> None:
+        """Take over the answers that an earlier run could not store."""
+        self.unstored += kept
+        for _, request in kept:
+            self._remember(request)
 
     def answer_from_store(self, request: MeasurementRequest) -> bool:
         """Whether a request is answered already; its answer is then to be told to the campaign."""
@@ -77,9 +84,7 @@ class CampaignAnswers:
         again = [
             self._recent[request_id]
             for request_id, answer in self._answers.items()
-            if answer.ok
-            and answer.board_id == notice.board_id
-            and answer.told_at_s > notice.since_s
+            if notice.covers(answer)
             and request_id in self._recent
             and request_id not in self.under_way
         ]

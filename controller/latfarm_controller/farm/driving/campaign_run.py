@@ -72,6 +72,7 @@ class CampaignRun:
         self._estimate = StageEstimate()
         self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
         self._boards = 0  # as of the last question
+        self._discarded: list[MeasurementsDiscarded] = []  # what was put aside in the store
         self._inbox = self._farm.listen(record.campaign_id)
 
     async def go(self) -> CampaignRecord:
@@ -81,6 +82,7 @@ class CampaignRun:
             StoreError: the store cannot be read or written.
         """
         state, error = "interrupted", ""
+        self._answers.take_kept(self._farm.kept.take(self._campaign_id))
         try:
             await self._recorder.write()
             self._answers.restore(
@@ -96,11 +98,25 @@ class CampaignRun:
             state, error = "failed", f"{type(problem).__name__}: {problem}"
         finally:
             self._farm.cancel(self._campaign_id)  # nothing more arrives
-            notices = self._take_late()
-            await self._recorder.end(state, error)
-            for notice in notices:
-                await self._discard(notice)
+            self._take_late()
+            await self._end(state, error)
         return self._recorder.record
+
+    async def _end(self, state: str, error: str) -> None:
+        """Store what is left, and put aside what quarantines have discarded meanwhile.
+
+        What does not fit on the disk is kept for the next run.
+        """
+        try:
+            await self._recorder.end(state, error)
+        finally:
+            told = self._farm.forget_campaign(self._campaign_id)
+        notices = [
+            notice for notice in told if not any(notice is known for known in self._discarded)
+        ]
+        self._farm.keep(self._campaign_id, self._answers.unstored, notices)
+        for notice in notices:
+            await self._discard(notice)
 
     async def _drive(self) -> str:
         """Run until the campaign is done or cancelled; returns the final state."""
@@ -242,17 +258,14 @@ class CampaignRun:
         await asyncio.to_thread(
             self._store.discard_measurements, notice.board_id, notice.since_s, notice.reason
         )
+        self._discarded.append(notice)
 
-    def _take_late(self) -> list[MeasurementsDiscarded]:
-        """Take the answers that arrived while the run ended; returns the notices among them."""
-        notices: list[MeasurementsDiscarded] = []
+    def _take_late(self) -> None:
+        """Take the answers that arrived while the run ended; the farm remembers the notices."""
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
-            if isinstance(item, MeasurementsDiscarded):
-                notices.append(item)
-            else:
+            if isinstance(item, Delivery):
                 self._take(item)
-        return notices
 
     async def _tell(self) -> None:
         untold, self._answers.untold = self._answers.untold, []

@@ -65,8 +65,8 @@ class Driver:
 
         The state in the record is then `done`, `cancelled`, `failed` (the campaign raised an error,
         which the record tells), or `interrupted`: the farm could not go on, or the store's disk is
-        full, and the boards keep what could not be stored. To resume, run the same record again
-        with a new campaign of the same configuration. A cancelled coroutine also leaves an
+        full, and farm and boards keep what could not be stored. To resume, run the same record
+        again with a new campaign of the same configuration. A cancelled coroutine also leaves an
         `interrupted` record.
 
         Args:

@@ -67,8 +67,9 @@ class RunRecorder:
     async def end(self, state: str, error: str) -> None:
         """Store what is left, and how the campaign ended.
 
-        If the disk is full, the boards keep the results of what could not be stored, and the record
-        may be stored no more: then the one in memory tells that the campaign was interrupted.
+        If the disk is full, what could not be stored stays among the unstored answers, and the
+        boards keep it, too. The record may be stored no more: then the one in memory tells that the
+        campaign was interrupted.
 
         Args:
             state: what the campaign is from now on.

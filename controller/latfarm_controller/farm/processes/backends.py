@@ -148,7 +148,11 @@ class RayBackend:
             FarmError: Ray does not run now, or the shard does not start.
         """
         shard = RemoteShard(self.keeper)
-        await shard.start(settings, here=here)
+        try:
+            await shard.start(settings, here=here)
+        except FarmError:
+            await shard.close()  # its process may start all the same
+            raise
         return shard
 
     async def close(self) -> None:

@@ -149,6 +149,10 @@ class RayKeeper:
         inbox = self._inboxes[shard] = asyncio.Queue()
         return inbox
 
+    def forget(self, shard: int) -> None:
+        """Take no more events of a shard."""
+        self._inboxes.pop(shard, None)
+
     # Keeping
 
     async def _keep(self) -> None:

@@ -84,6 +84,7 @@ class RemoteShard:
         self._orders: list[Order] = []  # orders and acknowledgements that wait to be sent
         self._acknowledged: dict[str, tuple[str, ...]] = {}
         self._gathering = False
+        self._ended = False
         self._sending = asyncio.Lock()
         self._pace = Pace(GATHER_A_BOARD_S, GATHER_LONGEST_S)
 
@@ -138,9 +139,13 @@ class RemoteShard:
 
     async def close(self) -> None:
         """Give the leases of all boards back and end."""
-        with suppress(FarmError):  # its boards are free once their leases end
-            await self._send()
+        # Where a call fails, the boards are free once their leases end.
+        if not self._ended:
+            with suppress(FarmError):
+                await self._send()
+        with suppress(FarmError):
             await self._keeper.call(CloseShard(self._number), CLOSE_S)
+        self._keeper.forget(self._number)
 
     async def _send_together(self) -> None:
         """Send what waits, and what comes in a moment; done by the first of several callers."""
@@ -169,6 +174,7 @@ class RemoteShard:
             await self._keeper.call(request, SHARD_CALL_S)
         except FarmError as error:
             # What was asked for may be lost, so the boards must count as lost, too.
+            self._ended = True
             self._inbox.put_nowait(error)
             raise
 

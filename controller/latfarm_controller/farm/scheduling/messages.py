@@ -88,13 +88,15 @@ class BoardJoined:
     """A board is connected and leased.
 
     `quiet`: it measures real time on the controller's own host, which must be idle meanwhile.
-    `partitions`: names of the sets of boards to which it belongs.
+    `partitions`: names of the sets of boards to which it belongs. `connection` names this
+    connection; no other one has that name.
     """
 
     board_id: str
     platforms: tuple[str, ...]
     quiet: bool = False
     partitions: tuple[str, ...] = ()
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,15 @@ class BoardPartitioned:
 
 @dataclass(frozen=True, slots=True)
 class BoardLost:
-    """The connection to a board was lost while it measured the request `running`, if any."""
+    """The connection to a board was lost while it measured the request `running`, if any.
+
+    `leased_s`: for how many seconds at most the board stays leased, and measures what it has.
+    """
 
     board_id: str
     running: str = ""
     reason: str = ""
+    leased_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +125,14 @@ class LeaseExpired:
     """A board is no longer leased to this farm, or its shard died.
 
     Unlike BoardLost, this is not counted as a failure of the board. `running` is the request that
-    the board was measuring, if any.
+    the board was measuring, if any. `leased_s`: for how many seconds at most the lease lasts all
+    the same, because nobody could give it back.
     """
 
     board_id: str
     running: str = ""
     reason: str = ""
+    leased_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +247,11 @@ class MeasurementsDiscarded:
     since_s: float
     reason: str
 
+    def covers(self, measurement: Measurement) -> bool:
+        """Whether a measurement is one of those that are discarded."""
+        ours = measurement.ok and measurement.board_id == self.board_id
+        return ours and measurement.told_at_s > self.since_s
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
@@ -277,12 +290,16 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Put a request into the queue of a board; the request with the highest priority runs next."""
+    """Put a request into the queue of a board; the request with the highest priority runs next.
+
+    `connection` names the connection to the board that is meant.
+    """
 
     board_id: str
     request_id: str
     model: ModelSpec
     priority: int
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ class Planner:
 
     def _assign(self, board: ScheduledBoard, job: ScheduledJob) -> Dispatch:
         self._state.assign(job, board)
-        return Dispatch(board.board_id, job.work.request_id, job.work.model, job.priority)
+        work = job.work
+        return Dispatch(board.board_id, work.request_id, work.model, job.priority, board.connection)
 
     def _highest_priority(self, board: ScheduledBoard) -> int:
         return max((job.priority for job in self._assigned(board)), default=0)

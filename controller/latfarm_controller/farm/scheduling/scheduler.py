@@ -164,14 +164,14 @@ class Scheduler:
         # If the loss of the board was not told, its new connection still has an empty queue.
         self._requests.return_all(board)
         board.offer(event.platforms, event.partitions)
-        board.quiet, board.online = event.quiet, True
-        board.probing = False
+        board.join(event.connection)
+        board.quiet, board.probing = event.quiet, False
 
     def _lost(self, event: BoardLost, now_s: float) -> None:
         board = self._state.boards.get(event.board_id)
         if board is None or not board.online:
             return
-        board.online = board.probing = False
+        board.leave(now_s + event.leased_s)
         job = self._state.jobs.get(event.running)
         if job is not None and job.board == board.board_id:
             job.kills += 1
@@ -183,7 +183,7 @@ class Scheduler:
         board = self._state.boards.get(event.board_id)
         if board is None or not board.online:
             return
-        board.online = board.probing = False
+        board.leave(now_s + event.leased_s)
         self._requests.interrupt(board, event.running, "the lease was lost", event.reason, now_s)
         self._requests.return_all(board)
 

@@ -130,6 +130,9 @@ class ScheduledBoard:
         standing: what was decided about it, by people or because its sentinel drifted; or that it
             must pass its health check first.
         checking: whether it may run check measurements although it does not work.
+        connection: names its connection; orders that were meant for an earlier one are dropped.
+        left: how many requests it had when it was lost; it may measure them until its lease ends.
+        leased_until_s: when the lease of a board that was lost ends at the latest.
     """
 
     board_id: str
@@ -145,12 +148,30 @@ class ScheduledBoard:
     probing: bool = False
     standing: Standing = Standing.WORKING
     checking: bool = False
+    connection: str = ""
+    left: int = 0
+    leased_until_s: float = 0.0
 
     def offer(self, platforms: tuple[str, ...], partitions: tuple[str, ...]) -> None:
         """Note which platforms the board offers, and to which partitions it belongs."""
         self.platforms = platforms
         limited = (queue_of(name, part) for part in partitions for name in platforms)
         self.queues = (*platforms, *limited)
+
+    def join(self, connection: str) -> None:
+        """Note that the board is connected and leased; an earlier lease has ended with that."""
+        self.online, self.connection, self.left = True, connection, 0
+
+    def leave(self, leased_until_s: float) -> None:
+        """Note that the board is away, and until when it may still measure what it has."""
+        self.online = self.probing = False
+        self.left, self.leased_until_s = len(self.assigned), leased_until_s
+
+    def under_way(self, now_s: float) -> int:
+        """How many requests the board has, or may still measure because its lease has not ended."""
+        if self.online:
+            return len(self.assigned)
+        return self.left if now_s < self.leased_until_s else 0
 
     @property
     def held(self) -> bool:

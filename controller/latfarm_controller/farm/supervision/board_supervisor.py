@@ -321,7 +321,7 @@ class BoardSupervisor:
     def _deadline(self, name: str) -> None:
         """Take back what a drained board still runs, because its time is over."""
         del self.deadlines[name]
-        left = self._farm.under_way(name)
+        left = self._farm.within_reach(name)
         if left:
             self._farm.monitor.hold(name, Standing.DRAINING, False, stop=True)
             told = f"its deadline has passed: {left} requests are taken back, for other boards"

@@ -173,6 +173,7 @@ class HealthChecks:
         finally:
             if not self._farm.stopped:
                 self._farm.cancel(campaign_id)
+                self._farm.forget_campaign(campaign_id)
 
 
 def _comparable(reference: SentinelReference, info: BoardInfo) -> bool:

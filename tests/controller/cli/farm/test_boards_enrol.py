@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from latfarm_controller.agents.local import LocalAgent, LocalAgentOptions
 from latfarm_controller.agents.registry import Registry
+from latfarm_controller.audit import AuditLog
 
 PROFILE = {
     "platform": "toy-sim1.0-fp32-1t",
@@ -38,6 +39,12 @@ def address(tmp_path: Path) -> Iterator[str]:
         yield agent.address
     finally:
         agent.stop()
+
+
+def accepted_in_log(home: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """The boards whose ids were accepted, by the audit log, with the ids."""
+    entries = AuditLog(home / "audit.jsonl").entries()
+    return [(each.subject, each.details) for each in entries if each.action == "board.accepted"]
 
 
 def test_an_entry_has_certificates_or_none(latfarm: Latfarm, home: Path) -> None:
@@ -67,6 +74,7 @@ def test_a_board_that_dials_in_has_no_address(latfarm: Latfarm, home: Path) -> N
     registry.pin("hidden", "an-id")
     assert latfarm("boards", "accept", "hidden").code == 0
     assert registry.get("hidden").board_id == ""
+    assert accepted_in_log(home) == [("hidden", {"board_id": "", "before": "an-id"})]
     assert latfarm("boards", "add", "hidden", "192.0.2.7:1", "--insecure", "--replace").code == 0
     assert not registry.get("hidden").dials_in
 
@@ -103,12 +111,14 @@ def test_the_id_of_a_board_is_noted_and_another_one_must_be_accepted(
     accepted = latfarm("boards", "accept", "toy")
     assert (accepted.code, registry.get("toy").board_id) == (0, own)
     assert f"its id is {own} from now on; before it was before" in accepted.err
+    assert accepted_in_log(home) == [("toy", {"board_id": own, "before": "before"})]
     registry.add("twin", "127.0.0.1:1")
     registry.remove("toy")
     registry.pin("twin", own)
     registry.add("toy", address)
     twice = latfarm("boards", "accept", "toy")
     assert (twice.code, "that of board twin" in twice.line) == (1, True)
+    assert len(accepted_in_log(home)) == 1, "what was refused is not in the log"
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")

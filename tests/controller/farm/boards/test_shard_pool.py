@@ -36,6 +36,24 @@ def test_a_shard_that_dies_is_replaced(lab: Lab) -> None:
     asyncio.run(scenario())
 
 
+def test_a_shard_that_is_replaced_while_it_lives_gives_its_boards_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_pool, "OWN_BOARDS", 0)
+    board = lab.board("far")
+
+    async def scenario() -> None:
+        async with split_farm(lab, {"far": "192.0.2.7:1"}) as (farm, _):
+            await farm.wait_for("p", 60)
+            _, far = lab.shards
+            far.dead.set()  # it counts as dead, because it did not answer in time
+            await until(lambda: len(lab.shards) == 3 and farm.pool("p"))
+            assert far.working == []
+            assert board.leases == 2
+
+    asyncio.run(scenario())
+
+
 class SplitBackend(LabBackend):
     """Notes where each shard beyond the first one was to run; it may refuse to start one."""
 

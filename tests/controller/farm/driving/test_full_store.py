@@ -6,15 +6,21 @@ import asyncio
 
 import pytest
 from latfarm_controller.errors import StoreError, StoreFullError
+from latfarm_controller.farm import kept_answers
+from latfarm_controller.farm.boards.interfaces import BoardRequest
 from latfarm_controller.farm.driving import run_recorder
 from latfarm_controller.farm.driving.driver import Driver
 from latfarm_controller.farm.driving.run_parts import CampaignStatus
+from latfarm_controller.farm.kept_answers import KeptAnswers, Unstored
+from latfarm_controller.farm.open_requests import Delivery
+from latfarm_controller.farm.supervision.board_supervisor import BoardSupervisor
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.file_errors import as_store_error
 
 from tests.controller.farm.conftest import RECORD, FullDisk, Lab, until
 from tests.controller.farm.driving.test_driver import rounds
+from tests.controller.farm.fake_board import good
 
 
 @pytest.mark.parametrize("record_fits", [False, True])
@@ -46,6 +52,9 @@ def test_a_full_disk_interrupts_a_campaign_that_then_goes_on(
             assert {**stored, **kept} == stored, "nothing is lost"
             assert len(list(store.measurements())) == len(stored) == 80, "nothing is doubled"
             await until(lambda: set(board.acknowledged) == set(stored))
+            again = [name for name in told if board.measured.count(name) != 1]
+            assert again == [], "what was delivered is not measured again"
+            assert len(farm.kept) == 0
             return first, second
 
     first, second = asyncio.run(scenario())
@@ -76,6 +85,52 @@ def test_answers_that_could_not_be_stored_are_stored_at_the_end_if_there_is_room
     kept = set(store.campaign_measurements("c1"))
     assert {answer.request_id for answer in campaign.told} <= kept
     assert len(kept) >= 20
+
+
+def test_what_is_kept_of_a_board_that_is_quarantined_is_measured_again(
+    lab: Lab, store: DuckDBStore, full_disk: FullDisk
+) -> None:
+    bad, well = lab.board("b1"), lab.board("b2")
+    well.alive = False
+    full_disk.rows = True
+
+    async def scenario() -> CampaignRecord:
+        async with lab.farm() as farm:
+            await farm.wait_for("p", 60)
+            driver, supervisor = Driver(store, farm), BoardSupervisor(store, farm)
+            first = await driver.run(rounds(lab, 6), RECORD)
+            assert (first.state, len(farm.kept)) == ("interrupted", 6)
+            again = await driver.run(rounds(lab, 6), first)
+            assert (again.state, len(farm.kept)) == ("interrupted", 6), "the disk is still full"
+            await supervisor.quarantine("b1", "it smokes", "ada", since_s=-1.0)
+            assert len(farm.kept) == 0
+            await until(lambda: len(set(bad.acknowledged)) == 6)  # it must not give them again
+            full_disk.rows, well.alive = False, True
+            return await driver.run(rounds(lab, 6), again)
+
+    assert asyncio.run(scenario()).state == "done"
+    assert (len(bad.measured), len(well.measured)) == (6, 6)
+    assert {answer.board_id for answer in store.measurements()} == {"b2"}
+
+
+def test_of_too_many_kept_answers_the_oldest_are_forgotten(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_KEPT", 3)
+    board, kept = lab.board("b"), KeptAnswers()
+
+    def answer(number: int) -> Unstored:
+        request = lab.request(number)
+        return Delivery(good(board, BoardRequest.of(request)), "b"), request
+
+    kept.keep("one", [answer(0), answer(1)])
+    kept.keep("two", [answer(0)])
+    kept.keep("one", [answer(0)])
+    assert len(kept) == 3
+    kept.keep("two", [answer(2)])
+    assert kept.take("one") == [answer(0)]
+    assert kept.take("two") == [answer(0), answer(2)]
+    assert kept.take("two") == []
 
 
 @pytest.mark.parametrize(

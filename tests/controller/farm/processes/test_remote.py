@@ -25,11 +25,15 @@ class Keeper:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.forgotten: list[int] = []
         self.error: FarmError | None = None
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()
 
     def listen(self, shard: int) -> asyncio.Queue[Any]:
         return self.inbox
+
+    def forget(self, shard: int) -> None:
+        self.forgotten.append(shard)
 
     async def call(self, request: object, deadline_s: float) -> None:
         self.asked.append(request)
@@ -140,3 +144,26 @@ def test_a_call_that_fails_ends_the_shard() -> None:
             await shard.events()
 
     asyncio.run(go())
+
+
+def test_a_shard_whose_last_calls_failed_is_ended_all_the_same() -> None:
+    async def go() -> list[Any]:
+        keeper, shard = remote()
+        keeper.error = FarmError("the Ray process did not answer in time")
+        for call in (shard.acknowledge("b1", ["r1"]), shard.dispatch([order(1)])):
+            with pytest.raises(FarmError, match="in time"):
+                await call
+        keeper.asked.clear()
+        waiting = [
+            asyncio.create_task(shard.acknowledge("b1", ["r2"])),
+            asyncio.create_task(shard.dispatch([order(2)])),
+        ]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await shard.close()
+        assert len(keeper.forgotten) == 1
+        return keeper.asked
+
+    kinds = [type(request) for request in asyncio.run(go())]
+    assert kinds == [CloseShard], "nothing else is sent to it any more"
