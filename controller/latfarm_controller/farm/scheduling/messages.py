@@ -107,11 +107,15 @@ class BoardPartitioned:
 
 @dataclass(frozen=True, slots=True)
 class BoardLost:
-    """The connection to a board was lost while it measured the request `running`, if any."""
+    """The connection to a board was lost while it measured the request `running`, if any.
+
+    `busy_ms`: how long the board had been busy with that request when the loss was noticed.
+    """
 
     board_id: str
     running: str = ""
     reason: str = ""
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +123,13 @@ class LeaseExpired:
     """A board is no longer leased to this farm, or its shard died.
 
     Unlike BoardLost, this is not counted as a failure of the board. `running` is the request that
-    the board was measuring, if any.
+    the board was measuring, if any, and `busy_ms` how long it had been busy with it.
     """
 
     board_id: str
     running: str = ""
     reason: str = ""
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +159,14 @@ class AnswerFound:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A board gave a request back without a result: not started, or stopped as it was asked to."""
+    """A board gave a request back without a result: not started, or stopped as it was asked to.
+
+    `busy_ms`: how long the board was busy with it until then.
+    """
 
     board_id: str
     request_id: str
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
