@@ -131,7 +131,7 @@ class Measurement:
         unstable: whether runs or sessions differ too much from each other.
         layers: from the profiler, if a profile was asked for.
         memory_bytes: largest resident memory of the worker on the host; 0 if unknown.
-        board_ms: how long boards were busy with the request, tries that failed included.
+        board_ms: how long boards were busy with the request, failed and lost tries included.
         energy_mj: energy of one inference above what the board takes at rest.
         energy_gross_mj: energy of one inference, with what the board takes at rest.
         energy_spread_mj: standard deviation of `energy_mj`.

@@ -32,6 +32,8 @@ SHIFT = "slowdown_shift"
 """Condition: the shift of the exponent that the newest bundle of the platform learned."""
 CLOCK_SLOWDOWN = "clock_slowdown"
 """Condition: how many times slower a lower clock makes the core. It is not corrected."""
+THROTTLED_THROUGHOUT = ("throttled_throughout", "gpu_throttled_throughout")
+"""Conditions: whether the processor or the GPU throttled before, during and after the runs."""
 SLOWER_CLOCK = 1.02
 """A clock counts as lower from this `CLOCK_SLOWDOWN` on."""
 
@@ -215,6 +217,19 @@ def clock_slowdown_of(measurement: Measurement) -> float | None:
     This is reported and never divided out: it is how the board is, not what a neighbour does.
     """
     return _number(measurement.conditions, CLOCK_SLOWDOWN)
+
+
+def throttled_throughout(measurement: Measurement) -> bool | None:
+    """Whether the board throttled all the time, in a session at least; None if it cannot tell.
+
+    The latency contains what that takes, as with a lower clock.
+    """
+    told = [
+        measurement.conditions[name]
+        for name in THROTTLED_THROUGHOUT
+        if name in measurement.conditions
+    ]
+    return any("yes" in each for each in told) if told else None
 
 
 def _number(conditions: Mapping[str, str], name: str) -> float | None:

@@ -12,6 +12,7 @@ from latfarm_predictors.slow_core import (
     clock_slowdown_of,
     corrected_cold_ms,
     pooled_latency,
+    throttled_throughout,
     timed_ms_of,
 )
 
@@ -64,6 +65,14 @@ def test_a_lower_clock_is_told_and_stays_in_the_latency() -> None:
     assert FELT.latency(throttled) == CorrectedLatency(4.0, 4.0, 1.0)
     assert clock_slowdown_of(replace(throttled, conditions={})) is None
     assert clock_slowdown_of(measured(4.0, clock_slowdown="unknown")) is None
+
+
+def test_throttling_all_the_time_is_told_for_processor_and_gpu() -> None:
+    assert throttled_throughout(measured(4.0)) is None
+    assert throttled_throughout(measured(4.0, throttled_throughout="no")) is False
+    assert throttled_throughout(measured(4.0, throttled_throughout="yes")) is True
+    gpu = measured(4.0, throttled_throughout="no", gpu_throttled_throughout="no; yes")
+    assert throttled_throughout(gpu) is True, "in its second session"
 
 
 def test_cold_runs_are_told_in_the_unit_of_the_latency() -> None:

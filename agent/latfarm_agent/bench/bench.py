@@ -15,7 +15,7 @@ from typing import Callable, Mapping
 
 from latfarm_agent import PROTOCOL_VERSION
 from latfarm_agent.bench.board import MeasuredBoard
-from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
+from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock, without_throttling
 from latfarm_agent.bench.energy import Recording
 from latfarm_agent.bench.measuring import WORKER
 from latfarm_agent.bench.options import BenchOptions
@@ -31,7 +31,7 @@ from latfarm_agent.bench.records import (
 from latfarm_agent.bench.results import fail, fill
 from latfarm_agent.bench.seats import Seat
 from latfarm_agent.bench.watch import RunWatch, watch_of
-from latfarm_agent.board.conditions import shown
+from latfarm_agent.board.conditions import shown, yes_or_no
 from latfarm_agent.confinement.plan import combined
 from latfarm_agent.errors import BlobNotFoundError, LatfarmAgentError
 from latfarm_agent.files.folders import remove
@@ -117,6 +117,8 @@ class Bench:
             core_mask=self._first_seat.core_mask,
             **self._board.extra_conditions(),
         )
+        if reading.throttled is not None:
+            conditions["throttled"] = yes_or_no(reading.throttled)
         hardware = {
             **self._board.hardware,
             **self._board.software,
@@ -288,7 +290,10 @@ class Bench:
         known = self._fastest.get(platform, FastestProbe())
         known = known.after(done["sessions"][-1]["fastest_us"], clock_mhz)
         self._fastest[platform] = known
-        without_clock(done, known.clock_slowdown(clock_mhz), conditions)
+        times = known.clock_slowdown(clock_mhz)
+        without_clock(done, times, conditions)
+        if watch.throttled():
+            without_throttling(done, times)
 
     def _run(
         self,

@@ -4,11 +4,13 @@ The probe takes longer while a neighbour computes on the same core, and while th
 low. Only the first is work of somebody else, which the controller corrects latencies for. A low
 clock is a property of the board at that moment: it is reported, and it stays in the latency. So the
 clock is remembered at which the probe was fastest, and what a lower one explains is taken out of
-the slowdown. Where the board tells no clock, the two cannot be told apart.
+the slowdown. Where the board tells no clock, the two cannot be told apart. If a sensor says that
+such a board throttles all the time, nothing of the slowdown is corrected.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +74,25 @@ def without_clock(done: Message, times: float | None, conditions: dict[str, str]
     conditions["clock_slowdown"] = shown(times)
     if times == 1.0:
         return
+    _divide(done, times)
+
+
+def without_throttling(done: Message, times: float | None) -> None:
+    """Take slowdowns out of a worker's answer while the board throttled throughout.
+
+    Where the clock shows how much slower that makes the core, this is taken out already. Elsewhere
+    it cannot be told apart from a neighbour, so that nothing of the slowdown is corrected.
+
+    Args:
+        done: the worker's answer, whose slowdowns are changed.
+        times: how many times slower the clock makes the core; None: not known.
+    """
+    if times is None or times == 1.0:
+        _divide(done, math.inf)
+
+
+def _divide(done: Message, times: float) -> None:
+    """Divide the slowdowns of a worker's answer; the least slowdown is 1."""
     for data in done["sessions"]:
         slow = [max(1.0, each / times) for each in data["slowdown"]]
         data["slowdown"] = slow

@@ -13,6 +13,7 @@ from pathlib import Path
 from latfarm_agent.confinement import cgroups, plan, probe
 from latfarm_agent.errors import LatfarmAgentError
 from latfarm_agent.worker import keeper
+from latfarm_agent.worker.start import for_another_folder
 
 _PROBE_S = 60.0
 """How long the probe may take on a slow board."""
@@ -61,11 +62,20 @@ def examine() -> list[Protected]:
     """
     with tempfile.TemporaryDirectory(prefix="latfarm-doctor-") as name:
         folder = Path(name).resolve()
-        (folder / probe.OWN).mkdir()
+        own = folder / probe.OWN
+        own.mkdir()
         (folder / probe.SECRET).write_text("secret", encoding="utf-8")
         command = [sys.executable, "-m", "latfarm_agent.confinement.probe", str(folder)]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=_PROBE_S, check=True)
+            # Python imports modules from the folder in which it starts; this one is empty.
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=_PROBE_S,
+                check=True,
+                cwd=str(own),
+                env=for_another_folder(os.environ),
+            )
             found = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise LatfarmAgentError(f"the probe of the confinement failed: {error}") from error

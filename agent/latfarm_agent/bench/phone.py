@@ -22,7 +22,7 @@ from latfarm_agent.board.conditions import (
 from latfarm_agent.confinement.plan import Confinement
 from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.device import AdbDevice, AdbError, DeviceLostError
-from latfarm_agent.phones.rules import PhoneRules, mode, unfit
+from latfarm_agent.phones.rules import SLOWED_FROM, PhoneRules, mode, unfit
 from latfarm_agent.phones.state import DYNAMIC, STATIC, PhoneIdentity, PhoneState
 
 RUNTIME = "adb"
@@ -64,11 +64,13 @@ class PhoneSensors(Sensors):
         except AdbError:
             return SensorReading(None, None, None)
         clocks = state.clocks_mhz
-        throttles = [value for value in (state.thermal_status, state.capped) if value is not None]
+        status = state.thermal_status
+        throttles = [value for value in (status, state.capped) if value is not None]
         return SensorReading(
             max(clocks.values()) if clocks else None,
             state.temperature_c,
             sum(throttles) if throttles else None,
+            None if status is None else status >= SLOWED_FROM,
         )
 
     def standing(self) -> BoardReadiness:

@@ -10,7 +10,15 @@ import time
 
 from latfarm_agent.bench.readiness import Cancelled, Monitor, ReportStage
 from latfarm_agent.bench.seats import Seat
-from latfarm_agent.board.conditions import BoardReadiness, shares, shown, spoiled_by
+from latfarm_agent.board.conditions import (
+    THROTTLED_THROUGHOUT,
+    BoardReadiness,
+    shares,
+    shown,
+    spoiled_by,
+    throttled_throughout,
+    yes_or_no,
+)
 from latfarm_agent.worker import rules
 
 _LEAST_SHARE_S = 0.1
@@ -69,6 +77,10 @@ class RunWatch:
         """The clock of the measuring core while it computed; None: not known."""
         return None
 
+    def throttled(self) -> bool | None:
+        """Whether the board throttled before, during and after the runs; None: not known."""
+        return None
+
     def objection(self) -> str:
         """Why the measurement must be rejected; empty: nothing speaks against it."""
         return ""
@@ -122,12 +134,15 @@ class RealTimeWatch(RunWatch):
         steal = None
         if self._elapsed_s >= _LEAST_SHARE_S:
             steal = shares(self._ticks, self._ticks_after).steal
+        throttled = self.throttled()
+        state = {} if throttled is None else {THROTTLED_THROUGHOUT: yes_or_no(throttled)}
         return {
             "clock_mhz_before": shown(before.clock_mhz),
             "clock_mhz_after": shown(after.clock_mhz),
             "temperature_c_before": shown(before.temperature_c),
             "temperature_c_after": shown(after.temperature_c),
             "throttling": shown(after.throttles),
+            **state,
             "steal_share": shown(steal),
             "load_1m": self._sensors.load(),
             **self._monitor.logged(),
@@ -137,6 +152,10 @@ class RealTimeWatch(RunWatch):
         """The median of the log, else the reading after the runs: an idle core may clock lower."""
         logged = [r.clock_mhz for r in self._monitor.samples if r.clock_mhz is not None]
         return rules.median(logged) if logged else self._after.clock_mhz
+
+    def throttled(self) -> bool | None:
+        """Whether a sensor with a state said so in all its readings; None: there is none."""
+        return throttled_throughout(self._before, self._monitor.samples, self._after)
 
     def objection(self) -> str:
         """That the board throttled, lost clock (publish tier) or changed meanwhile."""

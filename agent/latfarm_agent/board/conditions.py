@@ -19,6 +19,8 @@ from typing import Mapping, Sequence
 from latfarm_agent.nvidia.gpu import NvidiaBoard
 
 UNKNOWN = "unknown"
+THROTTLED_THROUGHOUT = "throttled_throughout"
+"""Condition: whether the board throttled before, during and after the runs, "yes" or "no"."""
 
 _STEAL_FIELD = 7
 """Position of the stolen time among the numbers of a line of /proc/stat."""
@@ -59,11 +61,14 @@ class SensorReading:
     """One reading of the sensors of the measuring cores.
 
     `throttles` is a counter that rises, or a state above zero, when the board throttles.
+    `throttled` tells whether a state says that it throttles now; None: there are only counters, or
+    no sensors.
     """
 
     clock_mhz: float | None
     temperature_c: float | None
     throttles: int | None
+    throttled: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,13 @@ class Sensors:
 
     def read(self) -> SensorReading:
         """Clock, temperature and throttling now."""
-        return SensorReading(self.clock_mhz(), self.temperature_c(), self.throttles())
+        events, states = self._throttle_events(), self._throttle_states()
+        return SensorReading(
+            self.clock_mhz(),
+            self.temperature_c(),
+            int(sum(events + states)) if events or states else None,
+            any(states) if states else None,
+        )
 
     def standing(self) -> BoardReadiness:
         """Whether the board may be measured: this machine always may."""
@@ -144,8 +155,8 @@ class Sensors:
         plausible = [value for value in found if 1.0 <= value <= 125.0]
         return max(plausible) if plausible else None
 
-    def throttles(self) -> int | None:
-        """Sum of all throttle events and states; None: no sensor tells them."""
+    def _throttle_events(self) -> list[float]:
+        """Counters of throttle events since boot."""
         found: list[float] = []
         cpus = self._root / "sys/devices/system/cpu"
         for core in self._cores or {0}:
@@ -153,6 +164,11 @@ class Sensors:
                 value = _number(cpus / f"cpu{core}/thermal_throttle/{name}")
                 if value is not None:
                     found.append(value)
+        return found
+
+    def _throttle_states(self) -> list[float]:
+        """States that are above zero while the board throttles."""
+        found: list[float] = []
         for device in _paths(self._root / "sys/class/thermal", "cooling_device*"):
             kind = _text(device / "type") or ""
             value = _number(device / "cur_state")
@@ -163,7 +179,7 @@ class Sensors:
             if firmware:
                 # Raspberry Pi: the low four bits tell what happens now.
                 found.append(float(int(firmware, 16) & 0xF))
-        return int(sum(found)) if found else None
+        return found
 
     def policy(self) -> dict[str, str]:
         """Settings that change latency: governor, clock bounds, power mode and power source."""
@@ -277,6 +293,11 @@ def fingerprint(parts: Mapping[str, object]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def yes_or_no(value: bool) -> str:
+    """A reading that is true or false, as text."""
+    return "yes" if value else "no"
+
+
 def shown(value: float | None, digits: int = 3) -> str:
     """A reading as text; `UNKNOWN` if there is none."""
     if value is None:
@@ -319,6 +340,18 @@ def thermally_steady(
     since = samples[-1][0] - window_s
     recent = [value for moment, value in samples if moment >= since]
     return recent[-1] <= idle_c + 5.0 and max(recent) - min(recent) < 0.5
+
+
+def throttled_throughout(
+    begin: SensorReading, samples: Sequence[SensorReading], end: SensorReading
+) -> bool | None:
+    """Whether the board throttled before, during and after a measurement; None: not known.
+
+    Nothing changes then, so that `spoiled_by` has no objection, and yet the board is slower.
+    """
+    if begin.throttled is None or end.throttled is None:
+        return None
+    return all(reading.throttled is not False for reading in (begin, *samples, end))
 
 
 def spoiled_by(

@@ -32,7 +32,8 @@ class GpuReading:
 
     `throttles` is a counter that rises, or a state above zero, when the GPU throttles. `reasons`
     tells why its clocks are lower than asked for; the power cap may be among them, but does not
-    count as throttling.
+    count as throttling. `throttled` tells whether a state says that it throttles now; None: there
+    are only counters, or no sensors.
     """
 
     clock_mhz: float | None = None
@@ -41,6 +42,7 @@ class GpuReading:
     power_mw: float | None = None
     throttles: int | None = None
     reasons: tuple[str, ...] = ()
+    throttled: bool | None = None
 
 
 def run_tool(command: Sequence[str]) -> str:
@@ -113,6 +115,7 @@ class NvidiaBoard:
         clock = temperature = power = memory = None
         reasons: tuple[str, ...] = ()
         throttles: int | None = None
+        states: list[int] = []
         if nvml is not None:
             clock, memory = nvml.clock_mhz(index), nvml.memory_clock_mhz(index)
             temperature, power = nvml.temperature_c(index), nvml.power_mw(index)
@@ -120,10 +123,13 @@ class NvidiaBoard:
             if told is not None:
                 reasons = told
                 throttles = sum(reason != POWER_CAP for reason in told)
+                states.append(throttles)
         if self._release is not None:
-            events = tegra.throttle_events(self._root)
-            if events is not None:
-                throttles = events + (throttles or 0)
+            cooling = tegra.cooling_states(self._root)
+            counted = tegra.over_currents(self._root) + cooling
+            if counted:
+                throttles = sum(counted) + (throttles or 0)
+            states += cooling
             if clock is None:
                 clock = self._frequency("cur_freq")
         if stats is not None:
@@ -131,7 +137,8 @@ class NvidiaBoard:
             memory = stats.memory_mhz if memory is None else memory
             temperature = stats.gpu_c if temperature is None else temperature
             power = stats.power_mw if power is None else power
-        return GpuReading(clock, memory, temperature, power, throttles, reasons)
+        throttled = any(states) if states else None
+        return GpuReading(clock, memory, temperature, power, throttles, reasons, throttled)
 
     def index_of(self, bus_id: str) -> int:
         """NVML's index of the device with this PCI address, as CUDA tells it; 0: unknown."""

@@ -141,17 +141,23 @@ def gpu_devfreq(root: Path) -> Path | None:
     return None
 
 
-def throttle_events(root: Path) -> int | None:
-    """Sum of over-current events since boot and cooling states of the GPU; None: not told."""
+def over_currents(root: Path) -> list[int]:
+    """Numbers of over-current events since boot; empty: not told."""
     found: list[int] = []
     for chip in (root / "sys/class/hwmon").glob("hwmon*"):
         if _text(chip / "name").strip() == "soctherm_oc":
             found += [_integer(counter) for counter in chip.glob("oc*_event_cnt")]
+    return found
+
+
+def cooling_states(root: Path) -> list[int]:
+    """States of the GPU's cooling, which are above zero while it throttles; empty: not told."""
+    found: list[int] = []
     for device in (root / "sys/class/thermal").glob("cooling_device*"):
         kind = _text(device / "type").strip()
         if _GPU_NAME.search(kind) or kind.endswith("throttle-alert"):
             found.append(_integer(device / "cur_state"))
-    return sum(found) if found else None
+    return found
 
 
 class Tegrastats:

@@ -19,6 +19,8 @@ from latfarm_agent.errors import AgentUsageError
 from latfarm_agent.phones.state import PhoneState
 
 _PACKAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)+")
+SLOWED_FROM = 2
+"""Android's thermal status (moderate) from which it slows the phone."""
 _STATUSES = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 
 

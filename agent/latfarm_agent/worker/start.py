@@ -10,7 +10,7 @@ import tempfile
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Mapping, NamedTuple
 
 from latfarm_agent.confinement import cgroups
 from latfarm_agent.worker.failure import WorkerFailure
@@ -99,11 +99,19 @@ def _environment(start: WorkerStart) -> dict[str, str]:
     # The probe measures one core: numpy's own matrix product must not spread over several.
     environment["OPENBLAS_NUM_THREADS"] = "1"
     environment["PYTHONUNBUFFERED"] = "1"
-    if environment.get("PYTHONPATH"):
-        # The worker runs in another directory: relative entries would point elsewhere.
-        entries = environment["PYTHONPATH"].split(os.pathsep)
-        environment["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
-    return environment
+    return for_another_folder(environment)
+
+
+def for_another_folder(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables for a Python that starts in another folder than this process.
+
+    Relative entries of PYTHONPATH would point elsewhere there.
+    """
+    found = dict(environment)
+    if found.get("PYTHONPATH"):
+        entries = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(str(Path(e).absolute()) for e in entries)
+    return found
 
 
 def _only_the_agent(directory: Path) -> Path:

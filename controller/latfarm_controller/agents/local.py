@@ -59,7 +59,8 @@ class LocalAgentOptions:
 
     def command(self, port_file: Path) -> list[str]:
         """The command that starts the agent, which writes its address to `port_file`."""
-        words = [sys.executable, "-m", "latfarm_agent.cli", "serve"]
+        # -P: whatever modules the present folder has
+        words = [sys.executable, "-P", "-m", "latfarm_agent.cli", "serve"]
         words += ["--listen", "127.0.0.1:0", "--name", self.name]
         words += ["--state-dir", str(self.state_dir), "--port-file", str(port_file)]
         words += ["--exit-with-parent", str(os.getpid())]

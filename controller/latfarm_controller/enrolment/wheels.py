@@ -132,7 +132,8 @@ def _pip(verb: str, *arguments: str) -> None:
             f"`{sys.executable} -m ensurepip`; a controller that was deployed gets it from "
             "latfarm.farm.upgrade_controller"
         )
-    command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
+    # -P: whatever modules the present folder has
+    command = [sys.executable, "-P", "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
             [*command, *arguments],

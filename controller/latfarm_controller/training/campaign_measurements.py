@@ -132,14 +132,14 @@ def read_campaign(
     frozen = _leave_out(store, measured, barred)
     if slow_core is None:
         slow_core = felt(learned_from(store, record.campaign_id))
-    if record.outcome.get("alone", {}).get("used"):
-        measured[kernels.PURPOSE] += measured[probes.PURPOSE]
     measured = {p: [slow_core.settled(m) for m in found] for p, found in measured.items()}
     fingerprint = _most_frequent(
         m.fingerprint for found in measured.values() for m in found if m.ok
     )
     void = frozenset(record.outcome.get("void", ()))
     host_noise = _noise(store, record.campaign_id, measured, fingerprint, slow_core)
+    if record.outcome.get("alone", {}).get("used"):  # from here on, probes are kernels as well
+        measured[kernels.PURPOSE] += measured[probes.PURPOSE]
     left_out: Counter[str] = Counter({"frozen": frozen} if frozen else {})
     graded: dict[str, Steadiness] = {}
     usable = {

@@ -3,7 +3,8 @@
 The same kernels may have been timed in several ways: alone, between pads, by a profiler, inside
 other networks. Which way tells what networks take differs between runtimes, and no threshold tells
 it beforehand. So regressors are fitted to each, and the networks that were measured as a whole
-judge them. No kernel that was seen inside one of these networks is learned from.
+judge them. No kernel that one of these networks has is learned from, wherever it was timed: neither
+inside that network, nor by itself, nor inside another one.
 
 The regressors of a trial are Gaussian processes without trees, on at most a few hundred rows of
 each group. They rank ways of timing; the predictor itself is fitted afterwards.
@@ -11,6 +12,7 @@ each group. They rank ways of timing; the predictor itself is fitted afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -20,7 +22,7 @@ from latfarm_predictors.features.groups import LEAST_ROWS, Router
 from latfarm_predictors.features.table import Array, as_table
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion_search import find_parts
-from latfarm_predictors.kernels.workload import workloads_of
+from latfarm_predictors.kernels.workload import Workload, workload, workloads_of
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.isolation import corrected_for_isolation
 from latfarm_predictors.learned.kernel_models import KernelModels
@@ -31,7 +33,7 @@ from latfarm_predictors.models.roofline_gp import RooflineGP
 from latfarm_predictors.models.stack import Stack
 from latfarm_predictors.predict.fitting import PlatformSamples
 from latfarm_predictors.predict.predictor import LEAST_FLOOR_MS, PlatformPredictor
-from latfarm_predictors.samples import Measured, Training, prepare
+from latfarm_predictors.samples import KernelSample, Measured, NetworkSample, Training, prepare
 
 _STEPS = 15
 """Largest number of gradient steps on the hyperparameters of a process, as in folds."""
@@ -50,8 +52,8 @@ def left_out_errors(samples: PlatformSamples, seed: int = 0) -> Array | None:
         The errors; None where there are too few kernels or fewer than two networks.
     """
     networks = [n for n in samples.networks if isfinite(n.latency_ms) and n.latency_ms > 0]
-    judges = {hash_of(network.graph) for network in networks}
-    kernels = [sample for sample in samples.kernels if sample.network not in judges]
+    rows = [workloads_of(n.graph, find_parts(n.graph, samples.rules)) for n in networks]
+    kernels = _without(samples.kernels, networks, rows)
     overhead_ms = max(samples.call_overhead_ms, 0.0)
     training = prepare(kernels, overhead_ms)
     if len(training.table) < LEAST_ROWS or len(networks) < 2:
@@ -68,12 +70,32 @@ def left_out_errors(samples: PlatformSamples, seed: int = 0) -> Array | None:
         transfer_ms_per_mb=max(samples.transfer_ms_per_mb, 0.0),
     )
     sums = []
-    for network in networks:
-        rows = workloads_of(network.graph, find_parts(network.graph, samples.rules))
-        estimates = predictor.models.predict(as_table(rows))
+    for network, works in zip(networks, rows, strict=True):
+        estimates = predictor.models.predict(as_table(works))
         sums.append(predictor.sums(estimates, boundary_mb(network.graph)))
     latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
     return np.abs(NetworkCorrection().fit(sums, latency).residuals)
+
+
+def _without(
+    kernels: Sequence[KernelSample],
+    networks: Sequence[NetworkSample],
+    rows: Sequence[Sequence[Workload]],
+) -> list[KernelSample]:
+    """The samples of kernels that none of these networks has, by hash or by workload.
+
+    Args:
+        kernels: the samples.
+        networks: the networks.
+        rows: the workloads of each network.
+    """
+    judges = {hash_of(network.graph) for network in networks}
+    judged = {work for works in rows for work in works}
+    return [
+        sample
+        for sample in kernels
+        if sample.network not in judges and workload(sample.kernel) not in judged
+    ]
 
 
 def _quick_models(training: Training, seed: int) -> KernelModels:

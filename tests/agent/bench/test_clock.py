@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock
+from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock, without_throttling
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
 from latfarm_agent.bench.simulated import simulated_bench
@@ -55,6 +55,15 @@ def test_what_the_clock_explains_is_no_slowdown() -> None:
         done, conditions = answer(2.0), {}
         without_clock(done, times, conditions)
         assert (done["sessions"][0]["slowdown"], conditions) == ([2.0], told)
+
+
+@pytest.mark.parametrize(("times", "left"), [(None, 1.0), (1.0, 1.0), (1.5, 2.0)])
+def test_throttling_that_no_clock_shows_is_no_slowdown(times: float | None, left: float) -> None:
+    """What is left beside a clock that shows the throttling is a neighbour's."""
+    done = answer(2.0)
+    without_throttling(done, times)
+    session = done["sessions"][0]
+    assert (session["slowdown"], session["slowed_share"]) == ([left], float(left > 1.0))
 
 
 def test_a_runtime_that_knows_its_clock_is_believed() -> None:
@@ -120,6 +129,40 @@ def test_a_lower_clock_of_the_host_is_told_and_stays_in_the_latency(
     assert timed == pytest.approx([2.0, 3.2, 4.8, 2.0])
     left = [result.sessions[-1].slowdown[0] for result in found]
     assert left == pytest.approx([1.0, 1.0, 1.5, 1.0], rel=1e-2), "the neighbour's alone"
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_throttling_from_before_to_after_is_told_and_stays_in_the_latency(
+    tmp_path: Path, bad_runtimes: Path
+) -> None:
+    """The firmware says that the board throttles, and the clock that it tells stays as it is."""
+    core = min(os.sched_getaffinity(0))
+    state = tmp_path / "root/sys/devices/platform/soc/soc:firmware/get_throttled"
+    state.parent.mkdir(parents=True)
+    model = tmp_path / "model"
+    options = BenchOptions(
+        "board",
+        None,
+        tmp_path / "work",
+        runtimes={"clocked": "bad_runtimes:Clocked"},
+        search_path=[bad_runtimes],
+        limits=PATIENT,
+    )
+    bench = host_bench(options, cpu=core, root=tmp_path / "root")
+    found, described = [], []
+    try:
+        for flags, mhz, slowdown in (("0", 2000, 1.0), ("4", 1250, 1.0), ("0", 2000, 1.5)):
+            state.write_text(f"{flags}\n")
+            model.write_text(f"{mhz} {slowdown}")
+            found.append(measure(bench, "board-bad1.0-fp32-1t", model))
+            described.append(bench.describe()[0].conditions["throttled"])
+    finally:
+        bench.close()
+    assert [result.error_message for result in found] == [""] * 3
+    assert [each.conditions["throttled_throughout"] for each in found] == ["no", "yes", "no"]
+    assert described == ["no", "yes", "no"]
+    left = [result.sessions[-1].slowdown[0] for result in found]
+    assert left == pytest.approx([1.0, 1.0, 1.5], rel=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from latfarm_agent.board.conditions import (
     shown,
     spoiled_by,
     thermally_steady,
+    throttled_throughout,
 )
 from latfarm_agent.worker import caches
 from latfarm_agent.worker.caches import CacheFlusher
@@ -67,7 +68,7 @@ def test_an_arm_board(tmp_path: Path) -> None:
     put(tmp_path, "proc/sys/kernel/random/boot_id", "abc\n")
     put(tmp_path, "proc/loadavg", "0.25 0.1 0.0 1/100 5\n")
     sensors = Sensors([2, 3], tmp_path)
-    assert sensors.read() == SensorReading(1512.0, 51.0, 2 + 0x5)
+    assert sensors.read() == SensorReading(1512.0, 51.0, 2 + 0x5, throttled=True)
     assert sensors.policy() == {
         "governor": "performance",
         "clock_max_khz": "1800000",
@@ -176,6 +177,29 @@ def test_what_spoils_a_measurement() -> None:
     assert spoiled_by(calm, [calm, dropped], calm, clock=False) is None
     almost = SensorReading(1961.0, 50.0, 3)
     assert spoiled_by(calm, [calm, almost], calm, clock=True) is None
+
+
+def test_a_board_that_throttles_all_the_time() -> None:
+    calm, hot = (SensorReading(2000.0, 50.0, 3, throttled=each) for each in (False, True))
+    none = SensorReading(2000.0, 50.0, 3)
+    assert throttled_throughout(hot, [hot, none], hot) is True
+    assert spoiled_by(hot, [hot], hot, clock=True) is None, "nothing has changed"
+    for readings in ((calm, [hot], hot), (hot, [calm], hot), (hot, [], calm), (calm, [], calm)):
+        assert throttled_throughout(*readings) is False
+    assert throttled_throughout(hot, [], none) is None
+    assert throttled_throughout(none, [], none) is None
+
+
+@pytest.mark.parametrize(("told", "throttled"), [("e0000", False), ("50005", True)])
+def test_firmware_that_throttles_now(tmp_path: Path, told: str, throttled: bool) -> None:
+    """The upper bits of a Raspberry Pi tell what has happened since it was started."""
+    put(tmp_path, "sys/devices/platform/soc/soc:firmware/get_throttled", f"{told}\n")
+    assert Sensors([0], tmp_path).read().throttled is throttled
+
+
+def test_a_counter_of_throttle_events_is_no_state(tmp_path: Path) -> None:
+    put(tmp_path, f"{CPU}/cpu0/thermal_throttle/core_throttle_count", "3\n")
+    assert Sensors([0], tmp_path).read() == SensorReading(None, None, 3, throttled=None)
 
 
 def test_the_last_level_cache(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_board_with_nvml(
         71500.0,
         1,
         ("software power cap", "software thermal slowdown"),
+        throttled=True,
     )
     assert board.index_of("0000:65:00.0") == 0
     board.close()

@@ -133,7 +133,7 @@ def test_devfreq_of_the_gpu(tmp_path: Path) -> None:
 
 
 def test_throttle_events(tmp_path: Path) -> None:
-    assert tegra.throttle_events(tmp_path) is None
+    assert (tegra.over_currents(tmp_path), tegra.cooling_states(tmp_path)) == ([], [])
     for path, text in {
         "hwmon/hwmon0/name": "ina3221",
         "hwmon/hwmon0/oc9_event_cnt": "1000",
@@ -151,7 +151,8 @@ def test_throttle_events(tmp_path: Path) -> None:
         file = tmp_path / "sys/class" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text + "\n")
-    assert tegra.throttle_events(tmp_path) == 22
+    assert sorted(tegra.over_currents(tmp_path)) == [2, 15]
+    assert sorted(tegra.cooling_states(tmp_path)) == [1, 4]
 
 
 def script(path: Path, text: str) -> str:

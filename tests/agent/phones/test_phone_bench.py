@@ -167,6 +167,27 @@ def test_what_changes_while_it_measures_spoils_it(
     assert not result.sessions
 
 
+def test_a_phone_that_android_slows_all_the_time_is_told(
+    phone: FakePhone, tmp_path: Path, model: Path
+) -> None:
+    config = asked(rules={"max_thermal_status": 2})
+    options = BenchOptions("p", None, tmp_path / "work", config=config, limits=PATIENT)
+    bench = phone_bench(SERIAL, options)
+    told = []
+    try:
+        platform = bench.describe()[1][0].platforms[0].name
+        for before, status in ((0, 1), (1, 2)):
+            phone.changed(
+                "dumpsys-thermalservice", f"Thermal Status: {before}", f"Thermal Status: {status}"
+            )
+            result = measure(bench, platform, model, settings=ONCE)
+            assert result.outcome == "ok", result.error_message
+            told.append(result.conditions["throttled_throughout"])
+    finally:
+        bench.close()
+    assert told == ["no", "yes"], "from moderate on Android slows the phone"
+
+
 def test_the_fingerprint_is_the_phones(phone: FakePhone, bench: Bench) -> None:
     before = fingerprint(bench)
     phone.changed("dumpsys-battery", "level: 87", "level: 86")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from latfarm_agent import __version__, arguments, cli, errors
+from latfarm_agent.bench.doctor import examine
 from latfarm_agent.confinement.plan import PROTECTIONS
 from latfarm_agent.service.server import is_loopback, split_address
 
@@ -62,6 +63,16 @@ def test_the_doctor_tells_what_is_on_and_what_was_tried(
     assert cli.main(["doctor"]) == code
     text = capsys.readouterr().out
     assert all(f"  {each['name']}: {each['told']}" in text for each in found)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has protections")
+def test_the_doctor_imports_nothing_from_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ctypes", "json", "latfarm_agent", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert [each.name for each in examine()] == list(PROTECTIONS)
 
 
 @pytest.mark.parametrize("command", ["serve", "rack", "describe", "doctor"])

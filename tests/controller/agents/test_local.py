@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -155,8 +156,8 @@ def test_the_real_command_line() -> None:
         Path("/s"), Path("/l"), "n", "hw", Path("/profile.json"), cpu=0, metrics_port=0
     )
     words = options.command(Path("/s/address"))
-    assert words[:4] == [sys.executable, "-m", "latfarm_agent.cli", "serve"]
-    pairs = dict(zip(words[4::2], words[5::2], strict=True))
+    assert words[:5] == [sys.executable, "-P", "-m", "latfarm_agent.cli", "serve"]
+    pairs = dict(zip(words[5::2], words[6::2], strict=True))
     assert pairs == {
         "--listen": "127.0.0.1:0",
         "--name": "n",
@@ -168,3 +169,14 @@ def test_the_real_command_line() -> None:
         "--cpu": "0",
         "--metrics-port": "0",
     }
+
+
+def test_the_agent_imports_no_modules_of_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "latfarm_agent.py").write_text("raise SystemExit('planted')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = LocalAgentOptions(tmp_path, tmp_path / "log").command(tmp_path / "port")
+    assert command[:2] == [sys.executable, "-P"]
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr

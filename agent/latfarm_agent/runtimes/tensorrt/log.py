@@ -105,6 +105,9 @@ class SessionLog(Mapping[str, str]):
             told["gpu_clock_limited_by"] = ", ".join(reasons)
         last = readings[-1].throttles
         told["gpu_throttling"] = "unknown" if last is None else str(last)
+        states = [r.throttled for r in self._readings if r.throttled is not None]
+        if states:
+            told["gpu_throttled_throughout"] = "yes" if all(states) else "no"
         return told
 
     def _finish(self) -> dict[str, str]:

@@ -122,6 +122,7 @@ class _Shown:
         notes = [
             output.stability(measurement),
             output.clock_note(measurement),
+            output.throttling_note(measurement),
             output.fingerprint_note(measurement),
             "" if own else "measured as another export of this network",
             ", ".join(found.origin.values()),

@@ -173,6 +173,13 @@ def _board() -> Iterator[Finding]:
     conditions = data["board"]["conditions"]
     unknown = sorted(name for name, value in conditions.items() if value == "unknown")
     known = ", ".join(f"{k} {v}" for k, v in sorted(conditions.items()) if v != "unknown")
+    if conditions.get("throttled") == "yes":
+        yield Finding(
+            "throttling",
+            WARNING,
+            "this machine throttles now",
+            "cool it, or give it a stronger supply: latencies contain what throttling takes",
+        )
     if unknown:
         yield Finding(
             "sensors",

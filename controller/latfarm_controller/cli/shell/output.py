@@ -171,6 +171,15 @@ def clock_note(measurement: Measurement) -> str:
     return f"its clock was {times:.2f} times lower, which is not corrected"
 
 
+def throttling_note(measurement: Measurement) -> str:
+    """What to say of a board that throttled all the time; empty if it did not, or is unknown."""
+    from latfarm_predictors.slow_core import throttled_throughout
+
+    if not throttled_throughout(measurement):
+        return ""
+    return "its board throttled all the time, which is not corrected"
+
+
 def fingerprint_note(measurement: Measurement) -> str:
     """What to say of a measurement whose board was set up otherwise than for the bundle in use."""
     from latfarm_controller.training.bundle_notes import OTHER_FINGERPRINT

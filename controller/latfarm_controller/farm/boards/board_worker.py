@@ -246,6 +246,7 @@ class BoardWorker:
             for measuring in running:
                 measuring.cancel()
             results = await asyncio.gather(*tasks, *running, return_exceptions=True)
+        busy_ms = self._orders.busy_ms(time.monotonic())
         request_id = self._orders.running[0].request_id if self._orders.running else ""
         # Only the first failure is told; the others followed from it.
         broken_off = LeaseError(f"{self.entry.name}: a call was broken off without an error")
@@ -253,7 +254,7 @@ class BoardWorker:
         self.leased = error is broken_off or not isinstance(error, LeaseError)
         kind = LeaseExpired if isinstance(error, LeaseError) else BoardLost
         left_s = self.leased_s if request_id else 0.0  # without a request, nothing is measured
-        self._emit(kind(self.board_id, request_id, str(error), left_s))
+        self._emit(kind(self.board_id, request_id, str(error), left_s, busy_ms))
         raise error
 
     async def _renew(self, client: BoardClient) -> None:
@@ -305,9 +306,11 @@ class BoardWorker:
             measurement = first.answer.result()
             if measurement.error_code == DISK_FULL:
                 self._disk.lacked(first.item.size_bytes)
-            busy_ms = self._orders.answered(measurement, time.monotonic())
+            now_s = time.monotonic()
+            stopped_ms = self._orders.busy_ms(now_s)
+            busy_ms = self._orders.answered(measurement, now_s)
             if busy_ms is None:
-                self._emit(Withdrawn(self.board_id, first.request_id))
+                self._emit(Withdrawn(self.board_id, first.request_id, stopped_ms))
             else:
                 self._emit(ResultReceived(self.board_id, measurement, busy_ms))
             self._changed.notify()
@@ -329,8 +332,10 @@ class BoardWorker:
         await asyncio.gather(*answers, return_exceptions=True)
         await client.release()
         await self._acquire(client)
+        busy_ms = self._orders.busy_ms(time.monotonic())
         for request in self._orders.stopped_all():
-            self._emit(Withdrawn(self.board_id, request.request_id))
+            self._emit(Withdrawn(self.board_id, request.request_id, busy_ms))
+            busy_ms = 0.0  # the board had not begun with those after the first
         self._changed.notify()
 
     async def _ask(self, client: BoardClient, item: QueuedOrder) -> Measurement:

@@ -189,6 +189,12 @@ class OrderQueue:
         self.waiting.sort()
         return stopped
 
+    def busy_ms(self, now_s: float) -> float:
+        """How long the board has been busy with the first running request; 0 if nothing runs."""
+        if not self.running:
+            return 0.0
+        return 1e3 * (now_s - max(self.running[0].started_s, self._answered_s))
+
     def answered(self, measurement: Measurement, now_s: float) -> float | None:
         """Take the answer to the first running request.
 
@@ -200,8 +206,8 @@ class OrderQueue:
             How long the board was busy with it, in milliseconds; None: the board stopped it, as it
             was told.
         """
+        elapsed_ms = self.busy_ms(now_s)
         first = self.running.pop(0)
-        elapsed_ms = 1e3 * (now_s - max(first.started_s, self._answered_s))
         # A result from the board's spool was measured earlier: the board was not busy now.
         busy_ms = min(elapsed_ms, measurement.board_ms or elapsed_ms)
         self._answered_s, self._last_ms = now_s, busy_ms

@@ -112,12 +112,14 @@ class BoardLost:
     """The connection to a board was lost while it measured the request `running`, if any.
 
     `leased_s`: for how many seconds at most the board stays leased, and measures what it has.
+    `busy_ms`: how long the board had been busy with that request when the loss was noticed.
     """
 
     board_id: str
     running: str = ""
     reason: str = ""
     leased_s: float = 0.0
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,15 @@ class LeaseExpired:
     """A board is no longer leased to this farm, or its shard died.
 
     Unlike BoardLost, this is not counted as a failure of the board. `running` is the request that
-    the board was measuring, if any. `leased_s`: for how many seconds at most the lease lasts all
-    the same, because nobody could give it back.
+    the board was measuring, if any, and `busy_ms` how long it had been busy with it. `leased_s`:
+    for how many seconds at most the lease lasts all the same, because nobody could give it back.
     """
 
     board_id: str
     running: str = ""
     reason: str = ""
     leased_s: float = 0.0
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +165,14 @@ class AnswerFound:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A board gave a request back without a result: not started, or stopped as it was asked to."""
+    """A board gave a request back without a result: not started, or stopped as it was asked to.
+
+    `busy_ms`: how long the board was busy with it until then.
+    """
 
     board_id: str
     request_id: str
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,14 @@ from dataclasses import replace
 from latfarm_predictors.measurement import Measurement, Outcome
 
 from latfarm_controller.farm.scheduling.messages import (
+    BoardLost,
     BuildFailed,
     BuildReady,
     Deliver,
     Instruction,
+    LeaseExpired,
     Release,
+    ResultReceived,
     RetryAfter,
     Withdraw,
     Work,
@@ -78,23 +81,23 @@ class RequestLifecycle:
                 self._out.append(Withdraw(job.board, job.work.request_id, abort=True))
 
     def interrupt(
-        self, board: ScheduledBoard, running: str, what: str, reason: str, now_s: float
+        self, board: ScheduledBoard, event: BoardLost | LeaseExpired, now_s: float
     ) -> None:
         """Try a request again whose board was lost while it ran, or give it up at the limits.
 
         Args:
             board: the board that was lost.
-            running: id of the request that it was measuring, if any.
-            what: what happened to the board, such as "the lease was lost".
-            reason: why.
+            event: how; it names the request that the board was measuring, if any.
             now_s: the time.
         """
-        job = self._state.jobs.get(running)
+        job = self._state.jobs.get(event.running)
         if job is None or job.board != board.board_id:
             return
-        board.assigned.remove(running)
+        board.assigned.remove(event.running)
         job.attempts += 1
-        job.story.append(f"{board.board_id}: {what} while measuring it: {reason}")
+        job.lose_try(board.board_id, event.busy_ms)
+        what = "the lease" if isinstance(event, LeaseExpired) else "the board"
+        job.story.append(f"{board.board_id}: {what} was lost while measuring it: {event.reason}")
         if not job.owners:
             self._forget(job)
         elif job.kills >= self._policy.kill_limit:
@@ -102,28 +105,36 @@ class RequestLifecycle:
         elif job.attempts >= self._policy.attempt_limit:
             self._give_up(job, Outcome.INFRASTRUCTURE_ERROR, INTERRUPTED)
         else:
-            self._retry(job, board.board_id, reason, now_s)
+            self._retry(job, board.board_id, event.reason, now_s)
 
-    def fail(
-        self, job: ScheduledJob, measurement: Measurement, board_id: str, now_s: float
-    ) -> None:
+    def fail(self, job: ScheduledJob, answer: ResultReceived, now_s: float) -> None:
         """A board failed a request that is not at fault: try again, or deliver the failure."""
+        measurement, board_id = answer.measurement, answer.board_id
         job.attempts += 1
         reason = f"{measurement.error_code} {measurement.error_message}".strip()
         job.story.append(f"{board_id}: {reason}")
         if job.attempts < self._policy.attempt_limit:
-            job.tries_ms += measurement.board_ms
+            job.count_try(board_id, measurement.board_ms, answer.busy_ms)
             self._retry(job, board_id, reason, now_s)
         else:
-            self.deliver(job, measurement, "")
+            self.deliver(job, measurement, "", answer.busy_ms)
 
-    def deliver(self, job: ScheduledJob, measurement: Measurement, board_id: str) -> None:
+    def deliver(
+        self, job: ScheduledJob, measurement: Measurement, board_id: str, busy_ms: float = 0.0
+    ) -> None:
         """Answer all campaigns that wait for a request.
 
         The board time of the answer includes that of earlier tries, for which budgets pay as well.
+
+        Args:
+            job: the request.
+            measurement: the answer.
+            board_id: the board that keeps the result; empty if none does.
+            busy_ms: how long a board was busy since it was asked last.
         """
         if job.tries_ms:
-            measurement = replace(measurement, board_ms=measurement.board_ms + job.tries_ms)
+            job.count_try(measurement.board_id or board_id, measurement.board_ms, busy_ms)
+            measurement = replace(measurement, board_ms=job.tries_ms)
         for campaign_id in sorted(job.owners):
             self._out.append(Deliver(campaign_id, measurement, board_id))
         self._forget(job)

@@ -175,7 +175,7 @@ class Scheduler:
         job = self._state.jobs.get(event.running)
         if job is not None and job.board == board.board_id:
             job.kills += 1
-        self._requests.interrupt(board, event.running, "the board was lost", event.reason, now_s)
+        self._requests.interrupt(board, event, now_s)
         self._requests.return_all(board)
         self._trust.strike(board, event.reason, now_s)
 
@@ -184,7 +184,7 @@ class Scheduler:
         if board is None or not board.online:
             return
         board.leave(now_s + event.leased_s)
-        self._requests.interrupt(board, event.running, "the lease was lost", event.reason, now_s)
+        self._requests.interrupt(board, event, now_s)
         self._requests.return_all(board)
 
     def _withdrawn(self, event: Withdrawn) -> None:
@@ -193,6 +193,7 @@ class Scheduler:
         if board is not None and event.request_id in board.assigned:
             board.assigned.remove(event.request_id)
         if job is not None and job.board == event.board_id:
+            job.tries_ms += event.busy_ms
             self._requests.return_to_queue(job)
 
     def _result(self, event: ResultReceived, now_s: float) -> None:
@@ -208,12 +209,12 @@ class Scheduler:
         foreign = job is not None and board is not None and job.work.queue not in board.queues
         if job is None or (failed and not expected) or (foreign and not expected):
             if job is not None:
-                job.tries_ms += measurement.board_ms
+                job.count_try(event.board_id, measurement.board_ms, event.busy_ms)
             self._forget(event)
             return
         if expected and not failed and board is not None and _distrusted(board, job):
             # The board measured it after it was quarantined, so another board must measure it.
-            job.tries_ms += measurement.board_ms
+            job.count_try(event.board_id, measurement.board_ms, event.busy_ms)
             self._forget(event)
             self._requests.return_to_queue(job)
             return
@@ -224,9 +225,10 @@ class Scheduler:
             # Otherwise the board would answer a retry with the same result.
             self._forget(event)
         if failed and job.owners:
-            self._requests.fail(job, measurement, event.board_id, now_s)
+            self._requests.fail(job, event, now_s)
         else:
-            self._requests.deliver(job, measurement, "" if failed else event.board_id)
+            keeper = "" if failed else event.board_id
+            self._requests.deliver(job, measurement, keeper, event.busy_ms)
 
     def _found(self, event: AnswerFound) -> None:
         """Deliver an answer that was measured before; it says nothing about any board now."""

@@ -77,6 +77,7 @@ class ScheduledJob:
         story: what happened to it, a line for each failure.
         charged: the account that is charged for it while a board has it, and the amount in ms.
         tries_ms: how long boards were busy with it without an answer that is used, in ms.
+        lost_ms: the part of it in which the answer did not come, by the id of the board.
     """
 
     work: Work
@@ -91,6 +92,26 @@ class ScheduledJob:
     story: list[str] = field(default_factory=list)
     charged: tuple[Account, float] | None = None
     tries_ms: float = 0.0
+    lost_ms: dict[str, float] = field(default_factory=dict)
+
+    def lose_try(self, board_id: str, busy_ms: float) -> None:
+        """Count the board time of a try whose answer did not come."""
+        self.tries_ms += busy_ms
+        self.lost_ms[board_id] = self.lost_ms.get(board_id, 0.0) + busy_ms
+
+    def count_try(self, board_id: str, board_ms: float, busy_ms: float) -> None:
+        """Count the board time of a try that was answered.
+
+        A board that comes back may answer with what it measured while it was lost. That time was
+        counted as lost, and is not counted again.
+
+        Args:
+            board_id: the board that answered.
+            board_ms: how long it says that it was busy.
+            busy_ms: how long it was busy since it was asked last.
+        """
+        earlier_ms = max(0.0, board_ms - busy_ms)
+        self.tries_ms += board_ms - min(earlier_ms, self.lost_ms.pop(board_id, 0.0))
 
     @property
     def priority(self) -> int:

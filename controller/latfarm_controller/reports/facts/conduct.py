@@ -8,7 +8,12 @@ from statistics import median
 from typing import Any
 
 from latfarm_predictors.measurement import Measurement
-from latfarm_predictors.slow_core import SLOWER_CLOCK, SlowCore, clock_slowdown_of
+from latfarm_predictors.slow_core import (
+    SLOWER_CLOCK,
+    SlowCore,
+    clock_slowdown_of,
+    throttled_throughout,
+)
 
 from latfarm_controller.campaigns.host_noise import HostNoise
 from latfarm_controller.reports.facts.platform_record import PlatformRecord
@@ -79,6 +84,7 @@ def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
         for name, value in m.conditions.items():
             values.setdefault(name, []).append(value)
     throttled = [v for v in values.get("throttling", ()) if v != UNKNOWN]
+    throughout = [each for m in good if (each := throttled_throughout(m)) is not None]
     slower = [times for m in good if (times := clock_slowdown_of(m)) is not None]
     drops = [drop for m in good if (drop := _clock_drop(m.conditions)) is not None]
     return {
@@ -89,6 +95,7 @@ def conditions(measurements: Sequence[Measurement]) -> dict[str, Any]:
             "known": len(throttled),
             "throttled": sum(v not in ("0", "no", "none", "false") for v in throttled),
         },
+        "throttled_throughout": {"known": len(throughout), "throttled": sum(throughout)},
         "clock": {
             "known": len(drops),
             "dropped": sum(drop > _CLOCK_DROP for drop in drops),

@@ -189,6 +189,7 @@ def conditions(facts: Mapping[str, Any], drift: Mapping[str, Any]) -> str:
             ("boards", str(len(facts["boards"]))),
             ("fingerprints of the platform", str(len(facts["fingerprints"]))),
             ("throttled", _known(throttling["throttled"], throttling["known"], total)),
+            ("throttled all the time (not corrected)", _throughout(facts, total)),
             ("clock fell by over 2 %", _known(clock["dropped"], clock["known"], total)),
             ("slower clock than at best (not corrected)", _lower_clock(clock, total)),
             ("runs rejected while measuring", f"{facts['rejected_runs']:,}"),
@@ -253,6 +254,12 @@ def _felt(told: Mapping[str, Any]) -> str:
         f"{than} than assumed, by {told['pairs']} repeats: latencies are corrected by a factor of "
         f"slowdown ** {-told['shift']:.2f}"
     )
+
+
+def _throughout(facts: Mapping[str, Any], total: int) -> str:
+    """How many measurements throttled from before to after; empty where no board tells it."""
+    told = facts.get("throttled_throughout", {"known": 0})
+    return _known(told["throttled"], told["known"], total) if told["known"] else ""
 
 
 def _known(count: int, known: int, total: int) -> str:

@@ -235,6 +235,19 @@ def test_conditions_of_a_session() -> None:
     assert log["latency_of"] == "host"
 
 
+@pytest.mark.parametrize(
+    ("states", "told"), [((True, True), "yes"), ((False, True), "no"), ((None, None), None)]
+)
+def test_a_gpu_that_throttles_all_the_time_is_told(
+    states: tuple[bool | None, ...], told: str | None
+) -> None:
+    sensor = Sensor(*(GpuReading(1300.0, throttles=1, throttled=each) for each in states))
+    log = sensor.log()
+    sensor.time_s = 2.0
+    log.add(Times(host_ms=20.0, gpu_ms=10.0))
+    assert dict(log).get("gpu_throttled_throughout") == told
+
+
 def test_conditions_of_several_sessions() -> None:
     sessions = [{"conditions": {"gpu": "Orin", "gpu_latency_ms": told}} for told in ("3", "4")]
     assert condition_of_sessions(sessions, "gpu") == "Orin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -69,3 +70,18 @@ def test_modules_of_the_present_folder_are_none_of_the_agents(
     monkeypatch.setattr(subprocess, "run", run)
     assert [found.found for found in doctor_checks._board()] == ["not now"]
     assert [command[1] for command in started] == ["-P"]
+
+
+@pytest.mark.parametrize(("throttled", "warned"), [("yes", True), ("no", False), (None, False)])
+def test_a_machine_that_throttles_now_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, throttled: str | None, warned: bool
+) -> None:
+    conditions = {"clock_mhz": "2000"} | ({} if throttled is None else {"throttled": throttled})
+    told = {"runtimes": [], "board": {"conditions": conditions, "protection": {}}}
+    done = subprocess.CompletedProcess(["latfarm-agent"], 0, json.dumps(told), "")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    found = {each.name: each for each in doctor_checks._board()}
+    assert ("throttling" in found) == warned
+    if warned:
+        assert found["throttling"].state == WARNING
+        assert "cool it" in found["throttling"].remedy

@@ -122,6 +122,18 @@ def test_the_board_is_busy_from_the_answer_before(loop: asyncio.AbstractEventLoo
     assert queue.answered(measured("c"), 11.2) == pytest.approx(200.0), "it began when b ended"
 
 
+def test_what_runs_without_an_answer_keeps_the_board_busy(loop: asyncio.AbstractEventLoop) -> None:
+    queue = queue_of("a", "b", "c")
+    assert queue.busy_ms(5.0) == 0.0, "nothing runs"
+    send(queue, loop, 10.0)
+    assert queue.busy_ms(10.5) == pytest.approx(500.0)
+    queue.answered(measured("a"), 10.5)
+    send(queue, loop, 10.5)
+    send(queue, loop, 10.6)
+    queue.answered(measured("b"), 11.0)
+    assert queue.busy_ms(11.2) == pytest.approx(200.0), "it began when b ended"
+
+
 def test_an_answer_from_the_spool_kept_the_board_busy_for_no_longer_than_it_took(
     loop: asyncio.AbstractEventLoop,
 ) -> None:

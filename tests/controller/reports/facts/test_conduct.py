@@ -42,7 +42,7 @@ def test_a_missing_sensor_counts_as_unknown() -> None:
         toy.measured(graph, "kernel", 1.0, n, conditions={"throttling": "unknown"}) for n in (1, 2)
     ]
     told = conditions(silent)
-    assert told["throttling"] == {"known": 0, "throttled": 0}
+    assert told["throttling"] == told["throttled_throughout"] == {"known": 0, "throttled": 0}
     assert told["clock"]["worst_drop"] is None
     core = {"shift": 0.0, "error": 0.0, "pairs": 0}
     drift = {"sentinels": [], "void": 0, "measured_again": 0, "left_out": {}, "slow_core": core}
@@ -52,6 +52,28 @@ def test_a_missing_sensor_counts_as_unknown() -> None:
     for shift, said in ((0.0, "as assumed"), (-0.2, "less than assumed")):
         core.update(shift=shift, pairs=40)
         assert f"{said}, by 40 repeats" in html_conduct.conditions(told, drift)
+
+
+def test_boards_that_throttle_all_the_time_are_told() -> None:
+    graph = toy.conv(4, 8, 7)
+    found = [
+        toy.measured(graph, "kernel", 1.0, number, conditions=seen)
+        for number, seen in enumerate(
+            (
+                {"throttled_throughout": "yes"},
+                {"throttled_throughout": "no", "gpu_throttled_throughout": "no; yes"},
+                {"throttled_throughout": "no"},
+                {},
+            )
+        )
+    ]
+    told = conditions(found)
+    assert told["throttled_throughout"] == {"known": 3, "throttled": 2}
+    page = html_conduct.conditions(told, drift(PlatformRecord("p")))
+    assert "2 of 3 (1 unknown)" in page
+    assert "all the time" in page
+    silent = html_conduct.conditions(conditions(found[3:]), drift(PlatformRecord("p")))
+    assert "all the time" not in silent
 
 
 def test_throttling_and_clock_drops_are_counted() -> None:
