@@ -61,7 +61,7 @@ def test_tries_whose_answer_never_came_took_board_time(
 ) -> None:
     """A board that is lost during a measurement was busy with it until then."""
     scheduler = ready(ONE, "r1", boards=("a", "b"))
-    scheduler.handle(10, lost("a", "r1", "silence", 4_000.0))
+    scheduler.handle(10, lost("a", "r1", "silence", busy_ms=4_000.0))
     scheduler.handle(11, Tick())
     answer = replace(measurement("r1"), board_id="b", board_ms=500.0)
     assert board_time_of(scheduler.handle(12, ResultReceived("b", answer, 500.0))) == [4_500.0]
