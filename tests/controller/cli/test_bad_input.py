@@ -238,6 +238,8 @@ def test_bad_files_start_neither_ray_nor_controller(latfarm: Any, tmp_path: Path
         (("boards", "--tag", "lab2", "remove", "b"), "--tag stands before remove"),
         (("graph", "show", "c92a4bf3ed70", "--batch", "8"), "is shown as it was measured"),
         (("report", "-p", "p", "-o", "/"), "/ is a folder; name a file in it"),
+        (("cover", "-p", "p", "--shape", "x:1,8"), "name a file, or give the batch size"),
+        (("cover", "-p", "p", "resnet18", "--shape", "x:1,8"), "networks of the zoo have shapes"),
         (("fusion", "detect", "-p", "p", "-o", "/"), "/ is a folder; name a file in it"),
         (("engines", "run", "--html", "/dev/null/a.html"), "/dev/null is a file"),
         (("demo", "--figures", "/"), "/ is a folder; name a file in it"),

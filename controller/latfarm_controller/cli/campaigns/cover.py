@@ -81,6 +81,11 @@ def cover(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import choose as choose_bundle
 
+    if shape and not any(map(_names_file, models or [])):
+        raise UsageError(
+            "--shape says how files are read, and networks of the zoo have shapes of their own; "
+            "name a file, or give the batch size with --batch"
+        )
     path = choose_bundle(load_config().bundles_dir, platform)
     predictor = load_bundle(path)
     named = networks(models or [], batch, shape or [], predictor.platform)
@@ -115,9 +120,10 @@ def networks(
     networks have one, they are named as they were asked for.
 
     Args:
-        models: ONNX files, folders of them, or names of networks in the zoo.
-        batch: batch size in the place of that of the file; 0: as the model has it.
-        shape: shapes of inputs, as `inputs.shapes` reads them.
+        models: ONNX or TFLite files, folders of them, or names of networks in the zoo.
+        batch: batch size in the place of that of the file; 0: as the model has it, and 1 in the
+            zoo.
+        shape: shapes of inputs of the files, as `inputs.shapes` reads them.
         platform: the platform that is asked about.
 
     Raises:
@@ -127,11 +133,11 @@ def networks(
     from latfarm_controller import zoo
 
     if not models:
-        drawn = (family.build() for family in zoo.calibration_families().values())
+        drawn = (family.build(batch=batch or 1) for family in zoo.calibration_families().values())
         return {graph.name: graph for graph in drawn}
     found: dict[str, Graph] = {}
     for model in models:
-        if Path(model).exists() or model.endswith(".onnx"):
+        if _names_file(model):
             files, _ = inputs.model_files([Path(model)])
             for file in files:
                 graph = inputs.read_model(file, batch, shape)
@@ -145,6 +151,11 @@ def networks(
     return {
         graph.name if counts[graph.name] == 1 else asked: graph for asked, graph in found.items()
     }
+
+
+def _names_file(model: str) -> bool:
+    """Whether a file or a folder is named, and no network of the zoo."""
+    return Path(model).exists() or model.endswith(inputs.SUFFIXES)
 
 
 def coverages(predictor: PlatformPredictor, named: Mapping[str, Graph]) -> dict[str, float]:
