@@ -272,7 +272,7 @@ class Reader:
 
 
 def _used_names(graph: Any) -> Iterator[str]:
-    """Names that a graph reads, those that its branches read included; empty for what is left out."""
+    """Names that a graph and its branches read; an empty one stands for what is left out."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input

@@ -203,9 +203,10 @@ def test_a_branch_that_depends_on_the_data_is_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        """If (c) <then_branch = t () => (float[1, 8] a, float[1, 8] b) { a = Relu (x) b = Exp (x) },
-                   else_branch = e () => (float[1, 8] d, float[1, 8] f) { d = Exp (x) f = Exp (x) }>
-        """,
+        """If (c) <
+            then_branch = t () => (float[1, 8] a, float[1, 8] b) { a = Relu (x) b = Exp (x) },
+            else_branch = e () => (float[1, 8] d, float[1, 8] f) { d = Exp (x) f = Exp (x) }
+        >""",
         "Dropout (x)",
     ],
 )

@@ -108,6 +108,8 @@ def run(
             readable=False,
         ),
     ] = None,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
     tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
@@ -133,11 +135,13 @@ def run(
         raise UsageError(f"--config is not valid JSON: {error}") from error
     if not isinstance(settings, dict):
         raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
+    inputs.check_reading(models, batch, shape)
     if models:
         if kind is not Kind.networks:
             raise UsageError("models can only be given to latfarm campaign run networks")
         files, _ = inputs.model_files(models)
-        settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
+        graphs = [inputs.read_model(file, batch, shape or []) for file in files]
+        settings["graphs"] = [graph.to_json() for graph in graphs]
     settings |= inputs.chosen_by(tags)
     with controller(wait_s) as client:
         started = client.start(str(kind), platform, settings, name)
