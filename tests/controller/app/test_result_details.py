@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ def test_filters_that_name_nothing_are_refused_with_the_nearest(store: DuckDBSto
         UsageError, match="nothing was measured on platform 'tooy'; did you mean toy"
     ):
         check_filters(store, "tooy", "")
+    elsewhere = replace(measured(conv(4), "query", 40.0), platform="board2-fp32")
+    store.add_measurements("c2", [(elsewhere, conv(4))])
+    with pytest.raises(UsageError, match="'board-fp32'; did you mean board2-fp32"):
+        check_filters(store, "board-fp32", "")  # no campaign ran on that platform
     with pytest.raises(UsageError, match="no purpose 'kernels'; did you mean kernel"):
         check_filters(store, "", "kernels")
 
