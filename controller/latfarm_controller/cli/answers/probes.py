@@ -92,6 +92,8 @@ def plan(
       latfarm probes plan -p board7-ncnn1.0-fp32-4t
       latfarm probes plan -p board7-ncnn1.0-fp32-4t --count 20 --measure --survey
     """
+    if survey and not measure:
+        raise UsageError("--survey says how --measure measures; give --measure, too")
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.training.transfer_rows import transfer_to
 

@@ -129,13 +129,11 @@ def run(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
-    try:
-        settings = json.loads(config)
-    except ValueError as error:
-        raise UsageError(f"--config is not valid JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
+    settings = _settings(config)
     inputs.check_reading(models, batch, shape)
+    for entry, arguments, what in (("graphs", models, "models"), ("tags", tags, "--tag")):
+        if arguments and entry in settings:
+            raise UsageError(f"--config gives {entry}, and so do {what}; leave out one of them")
     if models:
         if kind is not Kind.networks:
             raise UsageError("models can only be given to latfarm campaign run networks")
@@ -146,6 +144,21 @@ def run(
     with controller(wait_s) as client:
         started = client.start(str(kind), platform, settings, name)
         _show(follow(client, started.campaign_id), as_json)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """The settings of a campaign in a JSON object.
+
+    Raises:
+        UsageError: the text is no JSON object.
+    """
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config is not valid JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
+    return settings
 
 
 @app.command("list")

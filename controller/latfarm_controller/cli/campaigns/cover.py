@@ -81,11 +81,7 @@ def cover(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import choose as choose_bundle
 
-    if shape and not any(map(_names_file, models or [])):
-        raise UsageError(
-            "--shape says how files are read, and networks of the zoo have shapes of their own; "
-            "name a file, or give the batch size with --batch"
-        )
+    _check_shape(models or [], shape)
     path = choose_bundle(load_config().bundles_dir, platform)
     predictor = load_bundle(path)
     named = networks(models or [], batch, shape or [], predictor.platform)
@@ -109,6 +105,19 @@ def cover(
         output.json_text(told)
     else:
         _show(told, dry_run=dry_run)
+
+
+def _check_shape(models: Sequence[str], shape: Sequence[str] | None) -> None:
+    """Refuse shapes of inputs where no file is named.
+
+    Raises:
+        UsageError: the shapes would have no effect.
+    """
+    if shape and not any(map(_names_file, models)):
+        raise UsageError(
+            "--shape says how files are read, and networks of the zoo have shapes of their own; "
+            "name a file, or give the batch size with --batch"
+        )
 
 
 def networks(
