@@ -117,6 +117,10 @@ def check_filters(store: Store, platform: str, purpose: str, *, foreign: bool = 
         raise UsageError(
             f"only other farms measured on platform {platform!r}; --foreign lists theirs, too"
         )
+    if not known:
+        raise UsageError(
+            "nothing was measured yet; latfarm query MODEL --platform PLATFORM measures a network"
+        )
     raise UsageError(
         f"nothing was measured on platform {platform!r}; {did_you_mean(platform, known)}"
     )

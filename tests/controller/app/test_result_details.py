@@ -84,6 +84,14 @@ def test_filters_that_name_nothing_are_refused_with_the_nearest(store: DuckDBSto
         check_filters(store, "", "kernels")
 
 
+def test_a_store_without_measurements_tells_how_to_measure(tmp_path: Path) -> None:
+    with (
+        DuckDBStore(tmp_path / "new.duckdb") as empty,
+        pytest.raises(UsageError, match="nothing was measured yet; latfarm query MODEL"),
+    ):
+        check_filters(empty, "toy", "")
+
+
 def test_a_hash_is_turned_into_a_network(store: DuckDBStore) -> None:
     graph = conv(8)
     for text in (hash_of(graph), hash_of(graph)[:12], network_hash_of(graph)[:12].upper()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -131,12 +132,8 @@ def run(
 
     settings = _settings(config)
     inputs.check_reading(models, batch, shape)
-    for entry, arguments, what in (("graphs", models, "models"), ("tags", tags, "--tag")):
-        if arguments and entry in settings:
-            raise UsageError(f"--config gives {entry}, and so do {what}; leave out one of them")
+    _check(kind, settings, models, tags)
     if models:
-        if kind is not Kind.networks:
-            raise UsageError("models can only be given to latfarm campaign run networks")
         files, _ = inputs.model_files(models)
         graphs = [inputs.read_model(file, batch, shape or []) for file in files]
         settings["graphs"] = [graph.to_json() for graph in graphs]
@@ -159,6 +156,29 @@ def _settings(text: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
     return settings
+
+
+def _check(
+    kind: Kind,
+    settings: Mapping[str, Any],
+    models: Sequence[Path] | None,
+    tags: Sequence[str] | None,
+) -> None:
+    """Check the settings against what the command line gives besides.
+
+    Raises:
+        UsageError: something is given twice, or has no effect, or the networks are missing.
+    """
+    for entry, arguments, what in (("graphs", models, "models"), ("tags", tags, "--tag")):
+        if arguments and entry in settings:
+            raise UsageError(f"--config gives {entry}, and so do {what}; leave out one of them")
+    if models and kind is not Kind.networks:
+        raise UsageError("models can only be given to latfarm campaign run networks")
+    if kind is Kind.networks and not (models or settings.keys() & {"graphs", "calibration"}):
+        raise UsageError(
+            "name the models to measure, or draw networks of the zoo, for example with --config "
+            "'{\"calibration\": 20}'"
+        )
 
 
 @app.command("list")

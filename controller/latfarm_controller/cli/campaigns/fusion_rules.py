@@ -46,7 +46,10 @@ def load(source: str, wait_s: float) -> FusionRules:
         return inputs.read_rules(Path(source))
     name, at, which = source.rpartition("@")
     if not at:
-        return of_platform(source)
+        try:
+            return of_platform(source)
+        except UsageError as error:
+            raise UsageError(f"{source}: there is no such file, and {error}") from error
     if which not in ("used", "detected"):
         raise UsageError(f"{source}: after @ write used or detected")
     from latfarm_controller.cli.shell.connect import controller
