@@ -1,18 +1,24 @@
 """The console script `latfarm`: ends quietly where Ctrl-C comes while its modules are imported.
 
-This module imports nothing else, as an interrupt is told with a traceback until it has run.
+Until it has run, Python tells an interrupt with a traceback. So it imports nothing that takes time.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
-from typing import NoReturn
 
 INTERRUPTED = 130
 """The exit code after an interrupt, 128 + SIGINT as shells count it."""
+TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+try:
+    import signal  # it imports more
+except KeyboardInterrupt:
+    os.write(2, b"latfarm: interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def main() -> NoReturn:

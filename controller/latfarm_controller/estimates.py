@@ -91,7 +91,7 @@ class Estimate:
 
 
 def estimate_many(
-    models: Iterable[Model],
+    models: Iterable[Model | NetworkFile],
     platform_names: Sequence[str],
     *,
     batch_size: int = 0,
@@ -106,9 +106,9 @@ def estimate_many(
     they are needed.
 
     Args:
-        models: ONNX files or Graphs.
+        models: paths of ONNX or TFLite files, Graphs, or files with how each is read.
         platform_names: each network is asked about on each of them.
-        batch_size: batch size in the place of that of the files; 0: as the models have it.
+        batch_size: batch size in the place of that of the files at paths; 0: as the models have it.
         coverage: share of cases in which the latency shall lie in the interval.
         predict: whether to predict what the store does not know.
         options: which stored answers will do; they must not ask a board.
@@ -129,13 +129,17 @@ def estimate_many(
 
 
 def _asked(
-    models: Iterable[Model], platforms: Sequence[str], batch_size: int
+    models: Iterable[Model | NetworkFile], platforms: Sequence[str], batch_size: int
 ) -> Iterator[tuple[tuple[str, str], AskedModel]]:
     """Each model on each platform, with its name and that of the platform."""
     for model in models:
-        is_graph = isinstance(model, Graph)
-        source = read(model, batch_size) if is_graph else NetworkFile(str(model), batch_size)
-        name = model.name if isinstance(model, Graph) else str(model)
+        source: Graph | NetworkFile
+        if isinstance(model, Graph):
+            name, source = model.name, read(model, batch_size)
+        elif isinstance(model, NetworkFile):
+            name, source = model.path, model
+        else:
+            name, source = str(model), NetworkFile(str(model), batch_size)
         for platform in platforms:
             yield (name, platform), AskedModel(source, platform)
 

@@ -17,6 +17,8 @@ from latfarm_controller.nearest_names import offer
 if TYPE_CHECKING:
     from latfarm_predictors.graph.graph import Graph
 
+LEAST_ALIKE = 0.6
+"""A platform without an equal part is offered where at least this share of the letters is equal."""
 _TAIL = re.compile(r"^(?P<head>.+?)-(?P<dtype>fp32|fp16|bf16|int8)(?:-(?P<threads>\d+)t)?$")
 _RUNTIME = re.compile(r"^(?P<runtime>[A-Za-z_][A-Za-z_-]*?)(?P<version>\d+(?:\.\d+)*)$")
 _VERSIONED = re.compile(r"^[A-Za-z_]+(?P<version>\d[\d.]*)$")
@@ -123,6 +125,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return max(sorted(known), key=likeness, default="")
 
 
+def _alike(name: str, other: str) -> bool:
+    """Whether one name may have been meant by the other: a part is equal, or most letters are."""
+    parts, theirs = PlatformName.parse(name).parts, PlatformName.parse(other).parts
+    equal = any(value and value == theirs[part] for part, value in parts.items())
+    ratio = SequenceMatcher(None, name, other).ratio()
+    return equal or ratio >= LEAST_ALIKE or name.lower() in other.lower()
+
+
 def differing(name: str, other: str) -> tuple[str, ...]:
     """The parts in which two names differ, such as `version`; none where a name has no parts."""
     left, right = PlatformName.parse(name), PlatformName.parse(other)
@@ -138,7 +148,7 @@ def platform_hint(name: str, known: Iterable[str]) -> str:
     It is put behind a message about an unknown platform; it is empty if none is known.
     """
     found = nearest(name, known)
-    if not found or "*" in name:
+    if not found or "*" in name or not _alike(name, found):
         return ""
     parts = differing(name, found)
     told = f" (it differs in its {' and '.join(parts)})" if parts else ""

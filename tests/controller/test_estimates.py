@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from latfarm_controller.app.question import Question
 from latfarm_controller.errors import NotMeasuredError, UsageError
@@ -205,6 +206,18 @@ def test_the_command_compares_models_and_platforms(run: Run, models: Path) -> No
     code, told = run("compare", models, "-p", PLATFORM, "--no-predict", "--json")
     assert code == 1
     assert len(told["latencies"]) == 1
+
+
+@pytest.mark.usefixtures("bundle")
+def test_models_with_open_sizes_are_compared(run: Run, tmp_path: Path) -> None:
+    path = write(network(9), tmp_path / "open.onnx")
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(model, path)
+    shape = f"{model.graph.input[0].name}:1,3,8,8"
+    code, told = run("compare", path, "-p", PLATFORM, "--shape", shape, "--json")
+    assert code == 0
+    assert [each["model"] for each in told["latencies"]] == [str(path)]
 
 
 @pytest.mark.usefixtures("home", "bundle")

@@ -70,6 +70,12 @@ def test_an_interrupt_during_the_imports_ends_in_one_line(
 
 
 @pytest.mark.parametrize("program", HEAVY)
+def test_the_first_import_may_be_interrupted_too(program: str) -> None:
+    told = ran(program, "signal", RAISED, "del sys.modules['signal']")
+    assert told == (130, "", f"{program}: interrupted\n")
+
+
+@pytest.mark.parametrize("program", HEAVY)
 def test_an_interrupt_that_is_ignored_stays_ignored(program: str) -> None:
     code, printed, told = ran(program, HEAVY[program][2], SIGNAL, IGNORED)
     assert (code, told) == (0, "")

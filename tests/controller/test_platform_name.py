@@ -32,4 +32,6 @@ def test_the_nearest_name_has_the_most_equal_parts() -> None:
     assert differing("local-onnxruntime1.30-fp32-1t", KNOWN[0]) == ("version",)
     told = platform_hint("local-onnxruntime1.30-int8-1t", KNOWN)
     assert told == f"; did you mean {KNOWN[0]} (it differs in its version and dtype)?"
+    assert platform_hint("sample", KNOWN) == "", "nothing about it is alike"
+    assert "local-onnxruntime" in platform_hint("onnxruntime1.31", KNOWN)
     assert platform_hint("local-*", KNOWN) == platform_hint("x", []) == ""

@@ -213,7 +213,7 @@ class Controller:
             )
             found = self._notes.noted(stored)
             if not found:
-                check_filters(self._store, platform, purpose)
+                check_filters(self._store, platform, purpose, foreign=foreign)
             if not details:
                 return [(measurement, None) for measurement in found]
             return list(zip(found, ResultDetails(self._store).of(found, campaign_id), strict=True))

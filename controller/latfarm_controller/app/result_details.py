@@ -96,17 +96,31 @@ def _told(graph: Graph | None, *, kernel: bool) -> dict[str, Any]:
     return found
 
 
-def check_filters(store: Store, platform: str, purpose: str) -> None:
+def check_filters(store: Store, platform: str, purpose: str, *, foreign: bool = False) -> None:
     """Refuse filters that name something that does not exist, when they selected nothing.
+
+    Args:
+        store: holds the measurements.
+        platform: the platform that was asked for; empty: any.
+        purpose: the purpose that was asked for; empty: any.
+        foreign: whether measurements of other farms were asked for, too.
 
     Raises:
         UsageError: nothing was ever measured on the platform, or there is no such purpose.
     """
     if purpose and purpose not in PURPOSES:
         raise UsageError(f"there is no purpose {purpose!r}; {did_you_mean(purpose, PURPOSES)}")
-    if not platform or next(iter(store.measurements(platform=platform, limit=1)), None):
+    if not platform or next(store.measurements(platform=platform, limit=1, foreign=foreign), None):
         return
-    known = sorted({record.platform for record in store.campaigns()} - {""})
+    known = store.platforms()
+    if platform in known:
+        raise UsageError(
+            f"only other farms measured on platform {platform!r}; --foreign lists theirs, too"
+        )
+    if not known:
+        raise UsageError(
+            "nothing was measured yet; latfarm query MODEL --platform PLATFORM measures a network"
+        )
     raise UsageError(
         f"nothing was measured on platform {platform!r}; {did_you_mean(platform, known)}"
     )

@@ -62,7 +62,7 @@ def nothing_stored(question: Question, known: Sequence[str]) -> Exception:
         known: names of all known platforms.
     """
     if question.platform not in known:
-        listed = ", ".join(known[:20]) or "none"
+        listed = ", ".join(known[:20]) or "none yet; latfarm platforms lists those of boards"
         return UsageError(
             f"unknown platform {question.platform!r}; known: {listed}"
             + platform_hint(question.platform, known)

@@ -103,14 +103,12 @@ def _copy_platform(desk: Desk, options: Options) -> dict[str, Any]:
 
 
 def _export(desk: Desk, options: Options) -> dict[str, Any]:
-    folder = Path(options["folder"])
-    written = export(
-        desk.store.file,
-        folder,
-        Origin(**options["origin"]),
-        Selection(**options["selection"]),
-        options["form"],
-    )
+    folder, selection = Path(options["folder"]), Selection(**options["selection"])
+    campaign = desk.store.get_campaign(selection.campaign_id) if selection.campaign_id else None
+    if campaign is not None:  # it may be named by its name
+        selection = replace(selection, campaign_id=campaign.campaign_id)
+    origin = Origin(**options["origin"])
+    written = export(desk.store.file, folder, origin, selection, options["form"])
     return {"folder": str(folder), **written.to_json()}
 
 

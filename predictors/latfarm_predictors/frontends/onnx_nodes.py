@@ -87,8 +87,8 @@ class Emitter:
         self._constants[name] = constant
 
     def bind(self, name: str, tensor: str) -> None:
-        """Let a name of the file stand for a tensor of the Graph."""
-        if name != tensor:
+        """Let a name of the file stand for a tensor of the Graph; an empty name stands for none."""
+        if name and name != tensor:
             self._alias[name] = tensor
 
     def start(self, node_name: str) -> None:

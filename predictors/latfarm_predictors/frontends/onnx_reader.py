@@ -206,7 +206,7 @@ class Reader:
     # Nodes
 
     def _read_nodes(self, graph: Any) -> None:
-        used = set(_used_names(graph))
+        used = set(filter(None, _used_names(graph)))
         for index, node in enumerate(graph.node):
             label = _short(node.name) or f"{node.op_type}_{index}"
             try:
@@ -241,8 +241,7 @@ class Reader:
         call = OnnxCall(op, inputs, attrs, last + 1, self._opset)
         made = convert(emitter, call) if own is None else own(emitter, call)
         for name, tensor in zip(node.output, made, strict=False):
-            if name:
-                emitter.bind(name, tensor)
+            emitter.bind(name, tensor)
 
     def _read_branch(self, node: Any) -> bool:
         """Read the branch that the condition of an If selects; False if that is unknown."""
@@ -273,7 +272,7 @@ class Reader:
 
 
 def _used_names(graph: Any) -> Iterator[str]:
-    """Names that a graph reads, those that its branches read included."""
+    """Names that a graph and its branches read; an empty one stands for what is left out."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input

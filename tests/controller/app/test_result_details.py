@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,20 @@ def test_filters_that_name_nothing_are_refused_with_the_nearest(store: DuckDBSto
         UsageError, match="nothing was measured on platform 'tooy'; did you mean toy"
     ):
         check_filters(store, "tooy", "")
+    elsewhere = replace(measured(conv(4), "query", 40.0), platform="board2-fp32")
+    store.add_measurements("c2", [(elsewhere, conv(4))])
+    with pytest.raises(UsageError, match="'board-fp32'; did you mean board2-fp32"):
+        check_filters(store, "board-fp32", "")  # no campaign ran on that platform
     with pytest.raises(UsageError, match="no purpose 'kernels'; did you mean kernel"):
         check_filters(store, "", "kernels")
+
+
+def test_a_store_without_measurements_tells_how_to_measure(tmp_path: Path) -> None:
+    with (
+        DuckDBStore(tmp_path / "new.duckdb") as empty,
+        pytest.raises(UsageError, match="nothing was measured yet; latfarm query MODEL"),
+    ):
+        check_filters(empty, "toy", "")
 
 
 def test_a_hash_is_turned_into_a_network(store: DuckDBStore) -> None:

@@ -147,6 +147,17 @@ def test_options_that_say_the_same_are_spelled_the_same() -> None:
     assert {text: names for text, names in spelled.items() if len(names) > 1} == {}
 
 
+def test_commands_that_read_models_can_set_the_sizes_that_these_leave_open() -> None:
+    """The message that refuses such a model names these two options, whatever the command."""
+    reading = {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in COMMANDS.items()
+        if any("ONNX" in (p.help or "") and p.param_type_name == "argument" for p in command.params)
+    }
+    assert {"latfarm query", "latfarm campaign run", "latfarm probes predict"} <= set(reading)
+    assert {name for name, known in reading.items() if not {"--batch", "--shape"} <= known} == set()
+
+
 OLD = {name: command for name, command in COMMANDS.items() if hasattr(command, "old")}
 
 

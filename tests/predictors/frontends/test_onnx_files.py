@@ -201,6 +201,30 @@ def test_a_branch_that_depends_on_the_data_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "first",
+    [
+        """If (c) <
+            then_branch = t () => (float[1, 8] a, float[1, 8] b) { a = Relu (x) b = Exp (x) },
+            else_branch = e () => (float[1, 8] d, float[1, 8] f) { d = Exp (x) f = Exp (x) }
+        >""",
+        "Dropout (x)",
+    ],
+)
+def test_a_result_that_is_left_out_is_no_operand_that_is_left_out(
+    first: str, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""{HEAD} g (float[1, 8] x) => (float[1, 8] y) <bool c = {{1}}, float top = {{6}}> {{
+            h, none = {first}
+            y = Clip (h, , top)
+        }}"""
+    )
+    model.graph.node[0].output[1] = ""
+    clip = read_onnx(written(tmp_path, model)).nodes[-1]
+    assert (clip.op, clip.inputs[1]) == ("Clip", "")
+
+
+@pytest.mark.parametrize(
     "nodes",
     [
         "y = ConstantOfShape (s)",

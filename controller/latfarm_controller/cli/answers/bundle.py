@@ -9,6 +9,7 @@ import typer
 
 from latfarm_controller.cli.shell import inputs, output, subcommands
 from latfarm_controller.cli.shell.old_spellings import formerly
+from latfarm_controller.errors import UsageError
 from latfarm_controller.private_files import callers_umask
 
 app = typer.Typer(
@@ -187,6 +188,8 @@ def remove_bundle(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import promoted, remove
 
+    if every and model:
+        raise UsageError("--all removes every model, and --model one of them; leave out one")
     folder = load_config().bundles_dir
     gone = remove(folder, platform, every=every, number=model)
     left = promoted(folder).get(platform)

@@ -39,6 +39,7 @@ def compare(
     platform: Platforms = None,
     no_predict: NoPredict = False,
     batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
     as_json: inputs.Json = False,
 ) -> int:
     """Compare models on platforms, to choose between them.
@@ -54,6 +55,7 @@ def compare(
       latfarm compare vit.onnx -p jetson-tensorrt10.3-fp32 -p jetson-tensorrt10.3-fp16
       latfarm compare models/ --json
     """
+    from latfarm_controller.bulk.candidates import NetworkFile
     from latfarm_controller.config import load_config
     from latfarm_controller.errors import UsageError
     from latfarm_controller.estimates import estimate_many
@@ -67,7 +69,9 @@ def compare(
             "--platform, stored measurements of a platform are compared without one"
         )
     files, _ = inputs.model_files(models)
-    found = list(estimate_many(files, platforms, batch_size=batch, predict=not no_predict))
+    shapes = tuple(inputs.shapes(shape or []).items())
+    asked = [NetworkFile(str(file), batch, shapes) for file in files]
+    found = list(estimate_many(asked, platforms, predict=not no_predict))
     code = 0
     for each in found:
         if each.error is not None:

@@ -12,8 +12,9 @@ from latfarm_controller.cli.shell import complete, inputs, output
 from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from latfarm_predictors.graph.graph import Graph
     from latfarm_predictors.measurement import Measurement
     from latfarm_predictors.transfer.new_board import BoardAnswers
 
@@ -91,6 +92,8 @@ def plan(
       latfarm probes plan -p board7-ncnn1.0-fp32-4t
       latfarm probes plan -p board7-ncnn1.0-fp32-4t --count 20 --measure --survey
     """
+    if survey and not measure:
+        raise UsageError("--survey says how --measure measures; give --measure, too")
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.training.transfer_rows import transfer_to
 
@@ -137,6 +140,7 @@ def predict(
     ] = None,
     coverage: Coverage = 0.9,
     batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
     wait_s: inputs.Wait = 0.0,
     as_json: inputs.Json = False,
 ) -> int:
@@ -153,12 +157,16 @@ def predict(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.training.transfer_rows import transfer_to
 
+    def read(file: Path) -> Graph:
+        return inputs.for_platform(inputs.read_model(file, batch, shape or []), platform)
+
+    inputs.check_reading(models, batch, shape)
     code = 0
     wanted: list[tuple[str, str]] | None = None
     with controller(wait_s) as client:
         rows = _rows(client)
         if models:
-            code, wanted = _wanted(client, rows, models, batch, platform)
+            code, wanted = _wanted(client, rows, models, read)
             if not wanted:
                 return code
         probes = len(rows.probes_ms(platform))
@@ -270,7 +278,10 @@ def _measure(
 
 
 def _wanted(
-    client: ControllerClient, rows: KnownRows, models: Iterable[Path], batch: int, platform: str
+    client: ControllerClient,
+    rows: KnownRows,
+    models: Iterable[Path],
+    read: Callable[[Path], Graph],
 ) -> tuple[int, list[tuple[str, str]]]:
     """The exit code so far, and the hash of each model with its file's name.
 
@@ -286,7 +297,7 @@ def _wanted(
     exports: dict[str, str] = {}
     for file in files:
         try:
-            graph = inputs.for_platform(inputs.read_model(file, batch, []), platform)
+            graph = read(file)
         except ModelFileError as error:
             output.error(str(error))
             code = 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.answers import query_options as asking
+from latfarm_controller.cli.shell import inputs, output
 from latfarm_controller.cli.shell.durations import seconds
-from latfarm_controller.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,72 +21,6 @@ if TYPE_CHECKING:
     from latfarm_controller.bulk.predictions import PredictedLatency
     from latfarm_controller.estimates import AskedModel
     from latfarm_controller.latency import LatencyDatabase, QueryOptions
-
-Platforms = Annotated[
-    list[str],
-    typer.Option(
-        "--platform",
-        "-p",
-        help="Name of the platform; see latfarm platforms. May be repeated: each model is asked "
-        "about on each platform.",
-        autocompletion=complete.platforms,
-    ),
-]
-Publish = Annotated[
-    bool,
-    typer.Option(
-        "--publish",
-        help="Only accept what was measured as for a publication: at least 1024 runs and 60 s. "
-        "Without this, any stored measurement is an answer.",
-    ),
-]
-Survey = Annotated[
-    bool,
-    typer.Option(
-        "--survey",
-        help="If there is no stored answer, measure for some seconds only. Without this, a "
-        "measurement is as thorough as for a publication.",
-    ),
-]
-MaxAge = Annotated[
-    str,
-    typer.Option(
-        "--max-age",
-        metavar="AGE",
-        help="Oldest stored answer to accept, such as 90s, 30m, 12h or 7d. Without this, of any "
-        "age.",
-    ),
-]
-NoMeasure = Annotated[
-    bool,
-    typer.Option("--no-measure", help="Answer from the store alone; no board is asked."),
-]
-Repeat = Annotated[
-    int,
-    typer.Option(
-        "--repeat",
-        min=1,
-        max=100,
-        help="Measure so many times, and answer with the median. More than 1 measures even if the "
-        "store has an answer.",
-    ),
-]
-Foreign = Annotated[
-    bool,
-    typer.Option(
-        "--foreign",
-        help="Accept measurements of other farms, too (latfarm db import). The answer then names "
-        "their source, licence and method.",
-    ),
-]
-Predict = Annotated[
-    bool,
-    typer.Option(
-        "--predict",
-        help="Predict what the store does not know from the newest bundle of the platform; no "
-        "board is asked. Each answer says where it is from.",
-    ),
-]
 
 
 @dataclass
@@ -175,18 +109,17 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
+    command: typer.Context,
     models: inputs.Models,
-    platform: Platforms,
-    publish: Publish = False,
-    survey: Survey = False,
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Measure even if the store has an answer.")
-    ] = False,
-    max_age: MaxAge = "",
-    no_measure: NoMeasure = False,
-    predict: Predict = False,
-    repeat: Repeat = 1,
-    foreign: Foreign = False,
+    platform: asking.Platforms,
+    publish: asking.Publish = False,
+    survey: asking.Survey = False,
+    refresh: asking.Refresh = False,
+    max_age: asking.MaxAge = "",
+    no_measure: asking.NoMeasure = False,
+    predict: asking.Predict = False,
+    repeat: asking.Repeat = 1,
+    foreign: asking.Foreign = False,
     energy: inputs.Energy = False,
     batch: inputs.Batch = 0,
     shape: inputs.Shape = None,
@@ -210,7 +143,7 @@ def query(
       latfarm query model.onnx -p local-litert2.3-fp32-1t --repeat 5 --survey
       latfarm query model.onnx -p jetson-tensorrt10.3-fp16 --energy
     """
-    _check(publish=publish, survey=survey, predict=predict, energy=energy)
+    asking.check(command)
     from latfarm_controller.bulk.candidates import NetworkFile
     from latfarm_controller.latency import QueryOptions
 
@@ -234,18 +167,6 @@ def query(
     shown.code = max(shown.code, 2 if asked.unread else 0)
     _show(shown, several=several, with_platform=len(platforms) > 1, as_json=as_json)
     return shown.code
-
-
-def _check(*, publish: bool, survey: bool, predict: bool, energy: bool) -> None:
-    """Refuse options that contradict each other.
-
-    Raises:
-        UsageError: it names them.
-    """
-    if publish and survey:
-        raise UsageError("--publish and --survey contradict each other; give one of them")
-    if predict and energy:
-        raise UsageError("--predict predicts latencies alone; see latfarm predict --energy")
 
 
 @dataclass

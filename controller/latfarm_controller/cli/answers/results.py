@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output, subcommands
+from latfarm_controller.cli.shell import filters, inputs, output, subcommands
 from latfarm_controller.private_files import callers_umask
 
 if TYPE_CHECKING:
@@ -30,32 +30,6 @@ app = typer.Typer(
       latfarm results export measurements.csv --platform local-onnxruntime1.31-fp32-1t
     """,
 )
-Platform = Annotated[
-    str,
-    typer.Option(
-        "--platform",
-        "-p",
-        help="Only measurements of this platform.",
-        autocompletion=complete.platforms,
-    ),
-]
-CampaignOption = Annotated[
-    str,
-    typer.Option(
-        "--campaign",
-        help="Only measurements of this campaign, named by its id or name.",
-        autocompletion=complete.campaigns,
-    ),
-]
-Purpose = Annotated[
-    str,
-    typer.Option(
-        help="Only measurements of this purpose: fusion, kernel, probe, padding, context, network, "
-        "sentinel, query, check or engine."
-    ),
-]
-
-
 Foreign = Annotated[
     bool,
     typer.Option(
@@ -74,9 +48,9 @@ def register(root: typer.Typer) -> None:
 @app.callback(invoke_without_command=True)
 def list_results(
     context: typer.Context,
-    platform: Platform = "",
-    campaign: CampaignOption = "",
-    purpose: Purpose = "",
+    platform: filters.Platform = "",
+    campaign: filters.Campaign = "",
+    purpose: filters.Purpose = "",
     limit: Annotated[
         int, typer.Option(min=0, help="Largest number of measurements to list. 0: all.")
     ] = 50,
@@ -159,9 +133,9 @@ def _as_dict(measurement: Measurement, details: Mapping[str, Any]) -> dict[str, 
 @app.command()
 def export(
     path: Annotated[Path, typer.Argument(help="File to write, named *.csv or *.parquet.")],
-    platform: Platform = "",
-    campaign: CampaignOption = "",
-    purpose: Purpose = "",
+    platform: filters.Platform = "",
+    campaign: filters.Campaign = "",
+    purpose: filters.Purpose = "",
     foreign: Foreign = False,
     wait_s: inputs.Wait = 0.0,
 ) -> None:

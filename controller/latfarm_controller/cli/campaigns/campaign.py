@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -108,6 +109,8 @@ def run(
             readable=False,
         ),
     ] = None,
+    batch: inputs.Batch = 0,
+    shape: inputs.Shape = None,
     tags: inputs.Tags = None,
     name: inputs.CampaignName = "",
     wait_s: inputs.Wait = 0.0,
@@ -127,21 +130,55 @@ def run(
     from latfarm_controller.cli.shell.connect import controller
     from latfarm_controller.cli.shell.progress import follow
 
-    try:
-        settings = json.loads(config)
-    except ValueError as error:
-        raise UsageError(f"--config is not valid JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
+    settings = _settings(config)
+    inputs.check_reading(models, batch, shape)
+    _check(kind, settings, models, tags)
     if models:
-        if kind is not Kind.networks:
-            raise UsageError("models can only be given to latfarm campaign run networks")
         files, _ = inputs.model_files(models)
-        settings["graphs"] = [inputs.read_model(file, 0, []).to_json() for file in files]
+        graphs = [inputs.read_model(file, batch, shape or []) for file in files]
+        settings["graphs"] = [graph.to_json() for graph in graphs]
     settings |= inputs.chosen_by(tags)
     with controller(wait_s) as client:
         started = client.start(str(kind), platform, settings, name)
         _show(follow(client, started.campaign_id), as_json)
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """The settings of a campaign in a JSON object.
+
+    Raises:
+        UsageError: the text is no JSON object.
+    """
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--config is not valid JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise UsageError("--config must be a JSON object, for example '{\"count\": 100}'")
+    return settings
+
+
+def _check(
+    kind: Kind,
+    settings: Mapping[str, Any],
+    models: Sequence[Path] | None,
+    tags: Sequence[str] | None,
+) -> None:
+    """Check the settings against what the command line gives besides.
+
+    Raises:
+        UsageError: something is given twice, or has no effect, or the networks are missing.
+    """
+    for entry, arguments, what in (("graphs", models, "models"), ("tags", tags, "--tag")):
+        if arguments and entry in settings:
+            raise UsageError(f"--config gives {entry}, and so do {what}; leave out one of them")
+    if models and kind is not Kind.networks:
+        raise UsageError("models can only be given to latfarm campaign run networks")
+    if kind is Kind.networks and not (models or settings.keys() & {"graphs", "calibration"}):
+        raise UsageError(
+            "name the models to measure, or draw networks of the zoo, for example with --config "
+            "'{\"calibration\": 20}'"
+        )
 
 
 @app.command("list")

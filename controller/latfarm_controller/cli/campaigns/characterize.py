@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from latfarm_predictors.measurement import ENERGY_MS
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import given, inputs, output
 
 if TYPE_CHECKING:
     from latfarm_controller.api.client import ControllerClient
@@ -163,6 +163,7 @@ def register(app: typer.Typer) -> None:
 
 
 def characterize(
+    command: typer.Context,
     platform: inputs.Platform,
     budget: Budget = 500,
     budget_minutes: BudgetMinutes = None,
@@ -202,9 +203,8 @@ def characterize(
       latfarm characterize -p jetson-tensorrt10.3-fp16 --tag lab2 --sampler latfarm --target 0.9
       latfarm characterize -p orin-tensorrt10.3-fp16 --from xavier-tensorrt10.3-fp16 --budget 120
     """
+    _refuse_idle(command, sampler, energy=energy)
     config: dict[str, Any] = {"measurements": budget, "calibration": networks, "seed": seed}
-    # A value that was not asked for must not get into the configuration: the same command must
-    # name the same campaign as it did before the option existed.
     asked = {
         "sampler": None if sampler is None else str(sampler),
         "calibration_draw": None if calibration_draw is None else str(calibration_draw),
@@ -220,8 +220,30 @@ def characterize(
         "energy_ms": energy_ms if energy else None,
         "rules": None if rules is None else inputs.read_rules(rules).to_json(),
     }
-    config |= {key: value for key, value in asked.items() if value is not None}
-    _run(platform, config | inputs.chosen_by(tags), name, wait_s, as_json=as_json)
+    config |= _asked_for(asked) | inputs.chosen_by(tags)
+    _run(platform, config, name, wait_s, as_json=as_json)
+
+
+def _asked_for(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that were asked for; None for those that were not.
+
+    The others must not get into the configuration: the same command must name the same campaign as
+    it did before the option existed.
+    """
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _refuse_idle(command: typer.Context, sampler: SamplerName | None, *, energy: bool) -> None:
+    """Refuse options that others make idle.
+
+    Raises:
+        UsageError: it names the option.
+    """
+    if not energy:
+        given.refuse(command, "energy_ms", why="says how --energy measures; give --energy, too")
+    if sampler not in (None, SamplerName.latfarm):
+        only = f"is for the sampler latfarm; leave it out, or leave out --sampler {sampler}"
+        given.refuse(command, "guide", "sibling", why=only)
 
 
 def _paper_share() -> float:

@@ -81,6 +81,7 @@ def cover(
     from latfarm_controller.config import load_config
     from latfarm_controller.training.bundles import choose as choose_bundle
 
+    _check_shape(models or [], shape)
     path = choose_bundle(load_config().bundles_dir, platform)
     predictor = load_bundle(path)
     named = networks(models or [], batch, shape or [], predictor.platform)
@@ -106,6 +107,19 @@ def cover(
         _show(told, dry_run=dry_run)
 
 
+def _check_shape(models: Sequence[str], shape: Sequence[str] | None) -> None:
+    """Refuse shapes of inputs where no file is named.
+
+    Raises:
+        UsageError: the shapes would have no effect.
+    """
+    if shape and not any(map(_names_file, models)):
+        raise UsageError(
+            "--shape says how files are read, and networks of the zoo have shapes of their own; "
+            "name a file, or give the batch size with --batch"
+        )
+
+
 def networks(
     models: Sequence[str], batch: int, shape: Sequence[str], platform: str
 ) -> dict[str, Graph]:
@@ -115,9 +129,10 @@ def networks(
     networks have one, they are named as they were asked for.
 
     Args:
-        models: ONNX files, folders of them, or names of networks in the zoo.
-        batch: batch size in the place of that of the file; 0: as the model has it.
-        shape: shapes of inputs, as `inputs.shapes` reads them.
+        models: ONNX or TFLite files, folders of them, or names of networks in the zoo.
+        batch: batch size in the place of that of the file; 0: as the model has it, and 1 in the
+            zoo.
+        shape: shapes of inputs of the files, as `inputs.shapes` reads them.
         platform: the platform that is asked about.
 
     Raises:
@@ -127,11 +142,11 @@ def networks(
     from latfarm_controller import zoo
 
     if not models:
-        drawn = (family.build() for family in zoo.calibration_families().values())
+        drawn = (family.build(batch=batch or 1) for family in zoo.calibration_families().values())
         return {graph.name: graph for graph in drawn}
     found: dict[str, Graph] = {}
     for model in models:
-        if Path(model).exists() or model.endswith(".onnx"):
+        if _names_file(model):
             files, _ = inputs.model_files([Path(model)])
             for file in files:
                 graph = inputs.read_model(file, batch, shape)
@@ -145,6 +160,11 @@ def networks(
     return {
         graph.name if counts[graph.name] == 1 else asked: graph for asked, graph in found.items()
     }
+
+
+def _names_file(model: str) -> bool:
+    """Whether a file or a folder is named, and no network of the zoo."""
+    return Path(model).exists() or model.endswith(inputs.SUFFIXES)
 
 
 def coverages(predictor: PlatformPredictor, named: Mapping[str, Graph]) -> dict[str, float]:

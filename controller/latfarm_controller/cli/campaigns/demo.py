@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
+    command: typer.Context,
     platform: options.Platform = "",
     budget: options.Budget = 500,
     budget_minutes: options.BudgetMinutes = None,
@@ -63,6 +64,7 @@ def demo(
     from latfarm_controller.reports.energy import energy_facts
 
     began_s = time.time()
+    options.check(command)
     inputs.check_to_write(figures, svg)
     config = load_config()
     measured = options.measured(budget, budget_minutes, kernels)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from latfarm_controller.cli.shell import complete
+from latfarm_controller.cli.shell import complete, given
 
 Platform = Annotated[
     str,
@@ -35,8 +35,8 @@ Minutes = Annotated[
     typer.Option(
         min=0.0,
         help="Longest duration of the whole demo in minutes. On a slow or busy host it measures "
-        "less, and says what it left out. 0: no limit. Without effect beside --budget-minutes and "
-        "--kernels.",
+        "less, and says what it left out. 0: no limit. With --budget-minutes or --kernels there is "
+        "none.",
     ),
 ]
 Kernels = Annotated[
@@ -78,6 +78,22 @@ class DemoOptions:
     seed: int
     name: str
     minutes: float = 0.0
+
+
+def check(command: typer.Context) -> None:
+    """Refuse bounds of the demo that others make idle.
+
+    Raises:
+        UsageError: it names them.
+    """
+    told = command.params
+    if told["kernels"] is not None:
+        why = "bounds a budget, which --kernels takes the place of; leave out one of them"
+        given.refuse(command, "budget", "budget_minutes", why=why)
+    free = told["kernels"] is not None or told["budget_minutes"] is not None
+    if free and told["minutes"]:
+        why = "bounds a demo without --budget-minutes and --kernels; leave out one of them"
+        given.refuse(command, "minutes", why=why)
 
 
 def measured(budget: int, budget_minutes: float | None, kernels: int | None) -> Mapping[str, float]:

@@ -269,8 +269,6 @@ def edit(
       latfarm fusion edit rules.json --set Add+Relu=fused --multi-inbound 1
       latfarm fusion edit rules.json
     """
-    import click
-
     file = Path(source) if Path(source).is_file() else None
     target = to or file
     if target is None:
@@ -284,8 +282,7 @@ def edit(
     if change or multi_inbound is not None or multi_outbound is not None:
         changed = fusion_rules.changed(rules, change or (), multi_inbound, multi_outbound)
     else:
-        text = click.edit(rules.dumps(), extension=".json")
-        changed = rules if text is None else inputs.parse_rules(text, "the edited text")
+        changed = fusion_rules.edited(rules)
     fusion_rules.write(changed, target)
     output.out().print(f"{target}: {len(changed.pairs)} pairs")
 

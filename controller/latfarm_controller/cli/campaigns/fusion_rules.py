@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from latfarm_predictors.kernels.fusion import FusionRules
 
 
+def edited(rules: FusionRules) -> FusionRules:
+    """The rules as a person changes them in $VISUAL or $EDITOR, else in an editor that is there.
+
+    Raises:
+        UsageError: there is no editor, it fails, or the text that it leaves holds no fusion rules.
+    """
+    import click
+
+    try:
+        text = click.edit(rules.dumps(), extension=".json")
+    except (click.ClickException, ValueError) as error:  # ValueError: $EDITOR is no command line
+        raise UsageError(
+            f"the rules cannot be edited: {error}; set EDITOR to an editor, or name the changes "
+            "with --set"
+        ) from error
+    return rules if text is None else inputs.parse_rules(text, "the edited text")
+
+
 def load(source: str, wait_s: float) -> FusionRules:
     """Rules of a file, of a campaign (`NAME@used`, `NAME@detected`) or of a platform.
 
@@ -28,7 +46,10 @@ def load(source: str, wait_s: float) -> FusionRules:
         return inputs.read_rules(Path(source))
     name, at, which = source.rpartition("@")
     if not at:
-        return of_platform(source)
+        try:
+            return of_platform(source)
+        except UsageError as error:
+            raise UsageError(f"{source}: there is no such file, and {error}") from error
     if which not in ("used", "detected"):
         raise UsageError(f"{source}: after @ write used or detected")
     from latfarm_controller.cli.shell.connect import controller

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.errors import UsageError
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -100,6 +101,8 @@ def list_(folder: Folder, as_json: inputs.Json = False) -> None:
     from latfarm_controller.backups.manifest import read_manifest
     from latfarm_controller.backups.shelf import backups_in
 
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such folder; latfarm backup create makes it")
     found = [(path, read_manifest(path)) for path in backups_in(folder)]
     if as_json:
         output.json_text([{"backup": str(path), **each.summary()} for path, each in found])

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import complete, inputs, output
+from latfarm_controller.cli.shell import filters, inputs, output
 
 MOST_SHOWN = 20
 """Number of refused rows that are printed; --json tells all."""
@@ -31,23 +31,6 @@ Kind = Annotated[
         "files). Default: what the files in the folder are.",
     ),
 ]
-Platform = Annotated[
-    str,
-    typer.Option(
-        "--platform",
-        "-p",
-        help="Only measurements of this platform.",
-        autocompletion=complete.platforms,
-    ),
-]
-CampaignId = Annotated[
-    str,
-    typer.Option(
-        "--campaign",
-        help="Only measurements of the campaign with this id.",
-        autocompletion=complete.campaigns,
-    ),
-]
 OWN_METHOD = "latfarm, as docs/measuring.md describes"
 """How this farm measures, for exports."""
 
@@ -63,11 +46,9 @@ def export(
     source: Source,
     licence: Licence,
     method: Method = OWN_METHOD,
-    platform: Platform = "",
-    campaign: CampaignId = "",
-    purpose: Annotated[
-        str, typer.Option("--purpose", help="Only measurements of this purpose.")
-    ] = "",
+    platform: filters.Platform = "",
+    campaign: filters.Campaign = "",
+    purpose: filters.Purpose = "",
     csv: Annotated[
         bool, typer.Option("--csv", help="Write CSV. Default: Parquet, which is smaller.")
     ] = False,

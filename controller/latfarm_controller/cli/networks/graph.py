@@ -274,6 +274,8 @@ def build(
     from latfarm_controller import builders
 
     inputs.check_format(model_format, dtype)
+    if noise and model_format == "graph-json":
+        raise UsageError("--noise says what weights are, and graph-json has none; leave it out")
     if out.is_dir():
         raise UsageError(f"{out} is a folder; name a file in it")
     if out.exists() and not replace:

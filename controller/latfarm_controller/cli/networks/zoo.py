@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from latfarm_controller.cli.shell import inputs, output
+from latfarm_controller.cli.shell import given, inputs, output
 from latfarm_controller.cli.shell.old_spellings import formerly
 
 if TYPE_CHECKING:
@@ -275,6 +275,7 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace files that exi
     cls=formerly({"--out": "--output", "--force": "--replace", "--rule": "--variant-rule"})
 )
 def export(
+    command: typer.Context,
     names: Names,
     out: OutFolder = None,
     jsonl: JsonLines = None,
@@ -318,6 +319,9 @@ def export(
         replace=replace,
     )
     plan.check()
+    if not variants:
+        why = "says how variants are drawn; give their number with --variants"
+        given.refuse(command, "rule", "seed", why=why)
     written, failed = zoo_export.run(plan)
     if as_json:
         output.json_text({"written": written, "failed": failed})

@@ -7,9 +7,11 @@ So every error means that there is nothing to complete.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import redirect_stderr
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+
+import typer
 
 from latfarm_controller.errors import ControllerError
 
@@ -21,6 +23,29 @@ def platforms(incomplete: str) -> list[str]:
 
     try:
         return _beginning(newest(load_config().bundles_dir), incomplete)
+    except (ControllerError, OSError):
+        return []
+
+
+def measured_platforms(command: typer.Context, incomplete: str) -> list[str]:
+    """Platforms on which something was measured; those of other farms where they are asked for."""
+    from latfarm_controller.api.database_client import perform_at_home
+    from latfarm_controller.cli.shell.connect import controller
+    from latfarm_controller.config import load_config
+
+    try:
+        config = load_config()
+        if config.controller:  # it has its own store, and tells what its campaigns measured
+            with _silently(), controller() as client:
+                named = {c.platform for c in client.campaigns() if "*" not in c.platform}
+            return _beginning(sorted(named), incomplete)
+        if not config.store_file.exists():
+            return []
+        with _silently():
+            told = perform_at_home(config, "info", {})
+        kinds = ("platforms", "foreign_platforms")[: 2 if command.params.get("foreign") else 1]
+        found = (each["platform"] for kind in kinds for each in told[kind])
+        return _beginning(found, incomplete)
     except (ControllerError, OSError):
         return []
 
@@ -61,15 +86,18 @@ def campaigns(incomplete: str) -> list[str]:
         config = load_config()
         if not config.controller and not config.store_file.exists():
             return []
-        with (
-            Path(os.devnull).open("w") as nowhere,
-            redirect_stderr(nowhere),
-            controller() as client,
-        ):
+        with _silently(), controller() as client:
             found = client.campaigns()
         return _beginning((text for c in found for text in (c.name, c.campaign_id)), incomplete)
     except (ControllerError, OSError):
         return []
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """Print nothing on standard error during the block."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        yield
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:

@@ -186,6 +186,23 @@ def check_to_write(*paths: Path | None) -> None:
             )
 
 
+def check_reading(models: Sequence[object] | None, batch: int, shape: Sequence[str] | None) -> None:
+    """Check the options that say how models are read, before anything is started.
+
+    Args:
+        models: the models that are named, if any.
+        batch: see `read_model`.
+        shape: see `shapes`.
+
+    Raises:
+        UsageError: a shape has another form, or no model is named.
+    """
+    if shapes(shape or []) and not models:
+        raise UsageError("--shape says how models are read; name the models, too")
+    if batch and not models:
+        raise UsageError("--batch says how models are read; name the models, too")
+
+
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Read shapes: `name:1,3,224,224` becomes {name: (1, 3, 224, 224)}.
 

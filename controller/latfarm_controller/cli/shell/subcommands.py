@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from latfarm_controller.cli.shell.given import first_given
 from latfarm_controller.errors import UsageError
 
 
@@ -16,12 +17,10 @@ def named(group: typer.Context) -> bool:
     subcommand = group.invoked_subcommand
     if not subcommand:
         return False
-    for parameter in group.command.params:
-        source = group.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            option = max(parameter.opts, key=len)
-            raise UsageError(
-                f"{option} stands before {subcommand}, which does not see it; options of "
-                f"{group.command_path} {subcommand} stand after it"
-            )
+    option = first_given(group)
+    if option:
+        raise UsageError(
+            f"{option} stands before {subcommand}, which does not see it; options of "
+            f"{group.command_path} {subcommand} stand after it"
+        )
     return True

@@ -223,11 +223,23 @@ def _sigmoid(b: GraphBuilder, _layer: NcnnLayer, inputs: list[str]) -> list[str]
 
 
 def _reduction(b: GraphBuilder, layer: NcnnLayer, inputs: list[str]) -> list[str]:
-    axes = layer.wholes(3)
-    if layer.whole(0) != 3 or layer.whole(1) or not axes or layer.real(2, 1.0) != 1.0:
-        raise GraphError("only a mean over named axes can be expressed")
-    places = tuple(_axis(b, inputs[0], axis) for axis in axes)
-    return [b.reduce_mean(inputs[0], places, keepdims=bool(layer.whole(4)))]
+    """A mean over the whole blob, unless parameter 1 is 0: then over the axes that are named.
+
+    A blob has at least one axis, also where nothing but one value is left.
+    """
+    x, axes = inputs[0], layer.wholes(3)
+    if layer.whole(0) != 3 or layer.real(2, 1.0) != 1.0:
+        raise GraphError("only a mean can be expressed")
+    if axes and not layer.whole(5):  # ncnn refuses it too: their number counted a batch
+        raise GraphError("its axes are written in an old way; convert the network again for ncnn")
+    everything = tuple(range(1, len(b.type_of(x).shape)))
+    places = everything if layer.whole(1, 1) else tuple({_axis(b, x, axis) for axis in axes})
+    if not places:
+        raise GraphError("it names no axes to reduce")
+    kept = bool(layer.whole(4))
+    if kept or set(places) != set(everything):
+        return [b.reduce_mean(x, sorted(places), keepdims=kept)]
+    return [b.reshape(b.reduce_mean(x, everything), (b.type_of(x).shape[0], 1))]
 
 
 def _interp(b: GraphBuilder, layer: NcnnLayer, inputs: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from latfarm_controller.api.client import ControllerClient
 from latfarm_controller.app.question import Found, Question
@@ -93,6 +94,20 @@ def test_predictions_are_marked_and_have_intervals(latfarm: Latfarm, tmp_path: P
     assert answer["model"] == str(tmp_path / "six.onnx")
     assert answer["source"] == "transferred"
     assert "transferred" in latfarm("probes", "predict", "-p", NEW).out
+
+
+@pytest.mark.usefixtures("farm")
+def test_a_model_with_open_sizes(latfarm: Latfarm, tmp_path: Path) -> None:
+    path = write(network(6), tmp_path / "open.onnx")
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(model, path)
+    ended = latfarm("probes", "predict", "-p", NEW, path)
+    assert ended.code == 2
+    name = model.graph.input[0].name
+    assert f"--shape {name}:1,3,224,8" in ended.err
+    told = latfarm("probes", "predict", "-p", NEW, path, "--shape", f"{name}:1,3,8,8", "--json")
+    assert [each["model"] for each in json.loads(told.out)["answers"]] == [str(path)]
 
 
 @pytest.mark.usefixtures("farm")

@@ -21,3 +21,10 @@ def test_networks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found = networks([*files, "squeezenet"], 0, (), "toy-fp32-1t")
     assert list(found) == [*files, "squeezenet"]
     assert list(networks(files[:1], 0, (), "toy-fp32-1t")) == ["main_graph"]
+
+
+def test_a_batch_is_that_of_all_networks(tmp_path: Path) -> None:
+    file = str(exported(tmp_path, "a", 4))
+    for models in ([], [file, "squeezenet"]):
+        found = networks(models, 4, (), "toy-fp32-1t").values()
+        assert {graph.type_of(graph.inputs[0]).shape[0] for graph in found} == {4}

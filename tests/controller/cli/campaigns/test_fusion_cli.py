@@ -100,6 +100,20 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
     assert mine.read_text() == before
 
 
+@pytest.mark.parametrize("editor", ["", "no-such-editor", "false", "'"])
+def test_without_an_editor_the_remedy_is_told(
+    latfarm: Latfarm, mine: Path, monkeypatch: pytest.MonkeyPatch, editor: str
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", editor)
+    if editor != "false":
+        monkeypatch.setenv("PATH", str(mine.parent))
+    ended = latfarm("fusion", "edit", mine)
+    assert ended.code == 2
+    assert "set EDITOR to an editor, or name the changes with --set" in ended.line
+    assert FusionRules.loads(mine.read_text()) == MINE
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from latfarm_controller.cli.shell import complete
 from latfarm_controller.config import load_config
+from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.store.lock import StoreLock
 from latfarm_predictors.frontends.onnx import read_onnx
@@ -104,11 +107,31 @@ def test_measurements_travel_to_another_farm(
     assert "imported before" in latfarm("db", "import", folder).err
     question = ("query", model, "-p", PLATFORM, "--no-measure", "--json")
     assert latfarm(*question).code == 1
+    assert "--foreign lists theirs, too" in latfarm("results", "-p", PLATFORM).line
+    context: Any = SimpleNamespace(params={"foreign": False})
+    assert complete.measured_platforms(context, "toy") == []
+    context.params["foreign"] = True
+    assert complete.measured_platforms(context, "toy") == [PLATFORM]
     told = json.loads(latfarm(*question, "--foreign").out)
     assert told["latency_ms"] == 2.5
     assert told["origin"]["foreign_source"] == "us"
     assert told["origin"]["foreign_licence"] == "CC0-1.0"
     assert latfarm("db", "import", tmp_path / "nothing").code == 2
+
+
+def test_an_export_takes_a_campaign_by_its_name_or_id(
+    latfarm: Latfarm, model: Path, tmp_path: Path
+) -> None:
+    with DuckDBStore(load_config().store_file) as store:
+        store.put_campaign(CampaignRecord("c", "demo", "networks", PLATFORM))
+    options = ("--source", "us", "--licence", "CC0-1.0", "--json", "--campaign")
+    for name in ("c", "demo"):
+        told = json.loads(latfarm("db", "export", tmp_path / name, *options, name).out)
+        assert told["measurements"] == 1
+    assert (
+        "no measurement has the campaign 'no'"
+        in latfarm("db", "export", tmp_path / "no", *options, "no").line
+    )
 
 
 def test_without_a_store_or_beside_another_process(latfarm: Latfarm, home: Path) -> None:

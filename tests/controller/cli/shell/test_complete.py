@@ -12,6 +12,10 @@ from latfarm_controller.cli.shell import complete
 from latfarm_controller.config import load_config
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
+from latfarm_predictors.graph.builder import GraphBuilder
+from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
+from latfarm_predictors.measurement import Measurement, Outcome
 from typer.main import get_command
 
 
@@ -24,7 +28,18 @@ def test_platforms_with_a_bundle(home: Path) -> None:
     assert complete.platforms("toy") == ["toy-fp32", "toy-int8"]
 
 
+def measured(platform: str) -> tuple[Measurement, Graph]:
+    builder = GraphBuilder("net")
+    graph = builder.build([builder.relu(builder.input((1, 8)))])
+    return Measurement(f"r-{platform}", hash_of(graph), platform, "query", Outcome.OK), graph
+
+
 def test_every_option_that_names_a_platform_is_completed(home: Path) -> None:
+    """Filters of measurements offer what was measured, whether it has a bundle or not."""
+    config = load_config()
+    config.make_dirs()
+    with DuckDBStore(config.store_file) as store:
+        store.add_measurements("c", [measured("toy-int8"), measured("other-fp32")])
     folder = home / "bundles" / "toy-fp32"
     folder.mkdir(parents=True)
     (folder / "0001.zip").touch()
@@ -41,9 +56,10 @@ def test_every_option_that_names_a_platform_is_completed(home: Path) -> None:
         if "--platform" in parameter.opts
     }
     assert {"query", "probes plan", "db export", "demo", "predict"} <= options.keys()
+    filters = {"results", "results export", "db export"}
     for name, option in options.items():
         told = [item.value for item in option.shell_complete(root, "toy")]
-        assert told == ["toy-fp32"], name
+        assert told == ["toy-int8" if name in filters else "toy-fp32"], name
 
 
 def test_boards_of_the_inventory(home: Path) -> None:

@@ -90,6 +90,26 @@ def test_a_gate_of_channels_and_a_constant(tmp_path: Path) -> None:
     assert [graph.type_of(name).shape for name in graph.outputs] == [(1, 8, 32, 32)]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "axes", "shape"),
+    [
+        ("0=3", (1, 2, 3), (1, 1)),  # ncnn reduces everything where nothing else is told
+        ("0=3 4=1", (1, 2, 3), (1, 1, 1, 1)),
+        ("0=3 1=1 -23303=1,0 4=1 5=1", (1, 2, 3), (1, 1, 1, 1)),
+        ("0=3 -23303=2,1,2 5=1", (1, 2, 3), (1, 1)),
+        ("0=3 1=0 -23303=2,1,2 5=1", (2, 3), (1, 3)),
+        ("0=3 1=0 -23303=2,-1,2 4=1 5=1", (3,), (1, 3, 32, 1)),
+        ("0=3 1=0 -23303=3,0,1,2 5=1", (1, 2, 3), (1, 1)),
+    ],
+)
+def test_a_reduction_of_named_axes_or_of_everything(
+    tmp_path: Path, parameters: str, axes: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    graph = read(tmp_path, HEAD, f"Reduction r 1 1 data r {parameters}").graph
+    assert graph.nodes[0].attrs["axes"] == axes
+    assert graph.type_of(graph.outputs[0]).shape == shape
+
+
 def test_int8_weights_are_told_and_read_as_floats(tmp_path: Path) -> None:
     layer = "Convolution c 1 1 data c 0=8 1=3 6=216"
     quantised = read(tmp_path, HEAD, f"{layer} 8=2")
@@ -117,6 +137,9 @@ def test_lines_beyond_the_announced_ones_are_not_read(tmp_path: Path) -> None:
         ([HEAD, "Eltwise e 1 1 data e 0=7"], "not known"),
         ([HEAD, "Pooling p 1 1 data p 7=1"], "cannot be expressed"),
         ([HEAD, "ReLU r 0 1 r"], "it has no input"),
+        ([HEAD, "Reduction r 1 1 data r 1=0"], r"layer 'r' \(Reduction\): only a mean"),
+        ([HEAD, "Reduction r 1 1 data r 0=3 1=0"], "names no axes"),
+        ([HEAD, "Reduction r 1 1 data r 0=3 1=0 -23303=1,1"], "old way; convert"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, layers: list[str], reason: str) -> None:
