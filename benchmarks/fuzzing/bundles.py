@@ -10,9 +10,9 @@ _CASES_OF_A_SEED = 10_000_000
 """Number of cases between the first case of one seed and that of the next."""
 
 
-def run(count: int, seed: int) -> PartReport:
-    """Read and use `count` changed bundles."""
-    summary = fuzz_bundles(seed * _CASES_OF_A_SEED, count)
+def run(count: int, seed: int, jobs: int = 1) -> PartReport:
+    """Read and use `count` changed bundles, `jobs` of them at the same time."""
+    summary = fuzz_bundles(seed * _CASES_OF_A_SEED, count, jobs=jobs)
     return PartReport(
         seed,
         summary.outcomes,

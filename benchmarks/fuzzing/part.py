@@ -38,5 +38,6 @@ class PartReport:
         }
 
 
-Run = Callable[[int, int], PartReport]
-"""Runs a part: takes the number of cases and the random seed."""
+Run = Callable[..., PartReport]
+"""Runs a part: takes the number of cases and the random seed. A part whose cases are independent of
+one another also takes `jobs`, the number of processes that share them."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
+from latfarm_controller import json_fields
 from latfarm_controller.api import careful_requests, query_messages
 from latfarm_controller.api.client import BATCH_BYTES, HASHED_BYTES, ControllerClient, batches
 from latfarm_controller.api.error_codes import ERROR_KEY, error_of
@@ -167,6 +169,103 @@ def test_a_stream_of_candidates_ends_at_an_amplifying_one(home: Home, few: int) 
     served(home, look)
 
 
+@pytest.fixture
+def few_values(monkeypatch: pytest.MonkeyPatch) -> str:
+    """JSON with one value more than a field may have in this test; whoever reads it fails."""
+
+    def load(data: bytes) -> Any:
+        pytest.fail(f"{len(data)} bytes of JSON are read")
+
+    monkeypatch.setattr(json_fields, "MOST_VALUES", FEW)
+    monkeypatch.setattr(json_fields, "MOST_CONFIG_VALUES", FEW)
+    monkeypatch.setattr(json_fields, "json", SimpleNamespace(loads=load))
+    return "[" + ",".join(["[]"] * (FEW // 2)) + ",0]"
+
+
+def assert_too_many_values(error: Any, field: str) -> None:
+    """The error is typed, and names the field, the bound and the remedy."""
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(error.trailing_metadata())[ERROR_KEY] == "UsageError"
+    told = f"the field {field}_json has more than {FEW} values; ask for less at once"
+    assert error.details() == told
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("Predict", "graph"), ("Query", "graph"), ("StartCampaign", "config")]
+)
+def test_json_of_many_values_is_refused_before_it_is_read(
+    name: str, field: str, home: Home, few_values: str
+) -> None:
+    asked: Any = {
+        "Predict": pb.PredictRequest(platform="p", graph_json=few_values.encode()),
+        "Query": pb.QueryRequest(platform="p", graph_json=few_values.encode()),
+        "StartCampaign": pb.StartCampaignRequest(platform="p", config_json=few_values),
+    }[name]
+    method = CONTROLLER.methods_by_name[name]
+
+    def look(server: ControllerServer) -> None:
+        with doors(home, server) as opened:
+            for door in opened.values():
+                error = refusal(door, CONTROLLER, method, asked.SerializeToString())
+                assert_too_many_values(error, field)
+
+    served(home, look)
+
+
+def test_options_of_many_values_are_refused_before_they_are_read(
+    home: Home, few_values: str
+) -> None:
+    asked = database_pb2.PerformRequest(action="info", options_json=few_values)
+    method = DATABASE.methods_by_name["Perform"]
+
+    def look(server: ControllerServer) -> None:
+        with doors(home, server) as opened:
+            error = refusal(opened["socket"], DATABASE, method, asked.SerializeToString())
+            assert_too_many_values(error, "options")
+
+    served(home, look)
+
+
+def test_a_network_of_many_values_is_the_error_of_its_question_alone(few_values: str) -> None:
+    many = pb.QueryRequest(platform="p", graph_json=few_values.encode())
+    hashed = pb.QueryRequest(platform="p", graph_hash="a" * 64)
+    asked = pb.QueryManyRequest(questions=[many, hashed])
+    refused, read = query_messages.questions_from_pb(asked)
+    assert isinstance(refused, UsageError)
+    assert isinstance(read, Question)
+
+
+def test_more_questions_than_our_client_asks_are_refused(home: Home) -> None:
+    most = query_messages.MOST_QUESTIONS
+    method = CONTROLLER.methods_by_name["QueryMany"]
+
+    def look(server: ControllerServer) -> None:
+        with doors(home, server) as opened:
+            for door in opened.values():
+                error: Any = refusal(door, CONTROLLER, method, EMPTY_QUESTION * (most + 1))
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert error.details() == (
+                    f"the call asks {most + 1} questions at once; ask at most {most} in one call"
+                )
+
+    served(home, look)
+
+
+def test_options_that_are_no_object_end_a_call_with_the_same_type(home: Home) -> None:
+    method = DATABASE.methods_by_name["Perform"]
+
+    def look(server: ControllerServer) -> None:
+        with doors(home, server) as opened:
+            for text in ("{", "[" * 100_000, "[]"):
+                asked = database_pb2.PerformRequest(action="info", options_json=text)
+                sent = asked.SerializeToString()
+                error: Any = refusal(opened["socket"], DATABASE, method, sent)
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert "the field options_json" in error.details()
+
+    served(home, look)
+
+
 def test_bytes_that_are_no_message_end_a_call_with_the_same_type(home: Home) -> None:
     def look(server: ControllerServer) -> None:
         with doors(home, server) as opened:
@@ -222,5 +321,6 @@ def test_the_largest_batch_of_our_own_client_is_read(tags: int) -> None:
     asked = query_messages.question_to_pb(question, with_graph=False)
     asked.graph_json = b"{}"  # small networks are divided in the same way
     data = pb.QueryManyRequest(questions=[asked] * len(first)).SerializeToString()
+    assert len(first) <= query_messages.MOST_QUESTIONS
     assert len(data) < MAX_MESSAGE_BYTES
     assert not has_more_fields(data, pb.QueryManyRequest.DESCRIPTOR, MOST_FIELDS)

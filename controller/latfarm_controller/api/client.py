@@ -23,9 +23,9 @@ from latfarm_controller.store.base import BoardEvent
 
 BATCH_BYTES = 16 << 20
 """Most bytes of networks in one call, a quarter of what a message may have."""
-HASHED_BYTES = 1024
-"""Size that a question without its network and each of its tags count for. So a call asks at most
-16,384 questions, and has fewer fields than the controller reads (`message_fields.MOST_FIELDS`)."""
+HASHED_BYTES = BATCH_BYTES // query_messages.MOST_QUESTIONS
+"""Size that a question without its network and each of its tags count for. So a call asks no more
+questions, and has no more fields, than the controller reads (`message_fields.MOST_FIELDS`)."""
 
 
 class ControllerClient:

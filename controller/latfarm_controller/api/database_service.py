@@ -17,6 +17,7 @@ from typing import Any
 from latfarm_protos.v1 import database_pb2 as pb
 from latfarm_protos.v1 import database_pb2_grpc
 
+from latfarm_controller import json_fields
 from latfarm_controller.api import error_codes
 from latfarm_controller.api.home_socket import SocketUser, owns_home
 from latfarm_controller.audit import AuditLog
@@ -115,10 +116,7 @@ class DatabaseService(database_pb2_grpc.DatabaseServiceServicer):
 
         The audit log has what was written before anybody is told, and also if the client has left.
         """
-        try:
-            options = json.loads(request.options_json or "{}")
-        except ValueError as error:
-            raise UsageError(f"the options are no JSON: {error}") from error
+        options = json_fields.options_from_json(request.options_json)
         desk = Desk(self._store, self._protected, tell)
         if request.action not in WRITING:
             return await asyncio.to_thread(perform, request.action, options, desk)

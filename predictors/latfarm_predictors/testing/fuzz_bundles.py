@@ -63,7 +63,9 @@ def small_predictor() -> PlatformPredictor:
     return replace(predictor, models=models)
 
 
-def fuzz_bundles(first: int, count: int, predictor: PlatformPredictor | None = None) -> FuzzSummary:
+def fuzz_bundles(
+    first: int, count: int, predictor: PlatformPredictor | None = None, jobs: int = 1
+) -> FuzzSummary:
     """Read and use `count` changed bundles.
 
     Case number n is always the same changed bundle.
@@ -72,11 +74,13 @@ def fuzz_bundles(first: int, count: int, predictor: PlatformPredictor | None = N
         first: number of the first case.
         count: number of cases.
         predictor: what the bundles hold before they are changed; None: `small_predictor`.
+        jobs: number of processes that read them at the same time.
     """
     with tempfile.TemporaryDirectory() as folder:
         seed = Path(folder) / "seed.zip"
         save_bundle(predictor or small_predictor(), seed, {"campaign": "fuzzed"})
-        return run_cases([sys.executable, "-W", "error", "-m", __name__, str(seed)], first, count)
+        command = [sys.executable, "-W", "error", "-m", __name__, str(seed)]
+        return run_cases(command, first, count, jobs)
 
 
 def use(graphs: Sequence[Graph], path: Path) -> None:

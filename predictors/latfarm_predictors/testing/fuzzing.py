@@ -15,9 +15,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from threading import Lock
+from typing import IO
 
 MEMORY_BYTES = 1024**3
 """The largest memory that a child may use."""
@@ -57,41 +61,116 @@ class FuzzSummary:
         }
 
 
-def run_cases(command: Sequence[str], first: int, count: int) -> FuzzSummary:
+def run_cases(command: Sequence[str], first: int, count: int, jobs: int = 1) -> FuzzSummary:
     """Run cases `first` to `first + count - 1` in child processes.
+
+    The summary is the same for each number of jobs, but for what is measured: times and memory.
 
     Args:
         command: of a child, which gets the number of the first case and the number of cases as
             further arguments and calls `report_cases`.
         first: number of the first case.
         count: number of cases.
+        jobs: how many children run at the same time; each gets one part of the cases.
+
+    Raises:
+        RuntimeError: a child does not start.
     """
-    made, at, end = FuzzSummary(), first, first + count
-    while at < end:
-        with tempfile.TemporaryFile() as errors:
-            child = subprocess.Popen(
-                [*command, str(at), str(end - at)],
+    shares = [_Share(command, cases) for cases in _parts(range(first, first + count), jobs)]
+    if not shares:
+        return FuzzSummary()
+    with ThreadPoolExecutor(len(shares)) as pool:
+        try:
+            running = [pool.submit(share.run) for share in shares]
+            for ended in wait(running, return_when=FIRST_EXCEPTION).done:
+                ended.result()
+            return _together([each.result() for each in running])
+        except BaseException:
+            for share in shares:
+                share.stop()
+            raise
+
+
+def _parts(cases: range, jobs: int) -> list[range]:
+    """At most `jobs` parts of nearly the same size, in order, none of them empty."""
+    ends = [len(cases) * part // jobs for part in range(jobs + 1)]
+    parts = [cases[begin:end] for begin, end in pairwise(ends)]
+    return [part for part in parts if part]
+
+
+def _together(summaries: Iterable[FuzzSummary]) -> FuzzSummary:
+    """One summary of the parts of a run, which are given in the order of their cases."""
+    made = FuzzSummary()
+    for part in summaries:
+        made.outcomes.update(part.outcomes)
+        made.violations += part.violations
+        made.peak_bytes = max(made.peak_bytes, part.peak_bytes)
+        if part.slowest_ms > made.slowest_ms:
+            made.slowest_ms, made.slowest_case = part.slowest_ms, part.slowest_case
+    return made
+
+
+class _Share:
+    """Some cases that run one after the other, in one child after the other.
+
+    Args:
+        command: see `run_cases`.
+        cases: the numbers of the cases, one after the other.
+    """
+
+    def __init__(self, command: Sequence[str], cases: range) -> None:
+        self._command = command
+        self._cases = cases
+        self._child: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self._lock = Lock()
+
+    def run(self) -> FuzzSummary:
+        """Run all cases; a child that dies is followed by another one.
+
+        Raises:
+            RuntimeError: a child does not start.
+        """
+        made, at = FuzzSummary(), self._cases.start
+        while at < self._cases.stop and not self._stopped:
+            with tempfile.TemporaryFile() as errors:
+                status, begun = self._follow(made, at, errors)
+                errors.seek(0)
+                story = errors.read().decode(errors="replace").strip()[-2000:]
+            if status == 0 or self._stopped:
+                return made
+            if begun < at:
+                raise RuntimeError(f"the child does not start: {story}")
+            made.outcomes["crash or hang"] += 1
+            made.violations.append(f"case {begun}: the reader ended with status {status}: {story}")
+            at = begun + 1
+        return made
+
+    def stop(self) -> None:
+        """End the child, and start no other one; `run` returns soon."""
+        with self._lock:
+            self._stopped = True
+            if self._child is not None:
+                self._child.kill()
+
+    def _follow(self, made: FuzzSummary, at: int, errors: IO[bytes]) -> tuple[int, int]:
+        """Run a child from case `at` on; returns its exit status and the case it began last."""
+        with self._lock:
+            if self._stopped:
+                return 0, at - 1
+            child = self._child = subprocess.Popen(
+                [*self._command, str(at), str(self._cases.stop - at)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
-            assert child.stdout is not None
-            begun = at - 1
-            with child.stdout:
-                for line in child.stdout:
-                    begun = _note(made, json.loads(line), begun)
-            status = child.wait()
-            errors.seek(0)
-            story = errors.read().decode(errors="replace").strip()[-2000:]
-        if status == 0:
-            return made
-        if begun < at:
-            raise RuntimeError(f"the child does not start: {story}")
-        made.outcomes["crash or hang"] += 1
-        made.violations.append(f"case {begun}: the reader ended with status {status}: {story}")
-        at = begun + 1
-    return made
+        assert child.stdout is not None
+        begun = at - 1
+        with child.stdout:
+            for line in child.stdout:
+                begun = _note(made, json.loads(line), begun)
+        return child.wait(), begun
 
 
 def _note(made: FuzzSummary, report: dict[str, object], begun: int) -> int:

@@ -61,6 +61,31 @@ def test_violations_of_a_reader_are_reported() -> None:
     assert summary.peak_bytes > 0
 
 
-def test_a_child_that_does_not_start_is_an_error() -> None:
+@pytest.mark.parametrize("jobs", [2, 3, 20])
+def test_several_processes_give_the_same_summary_as_one(jobs: int) -> None:
+    alone, shared = (run_cases([sys.executable, "-c", CHILD], 0, 7, made) for made in (1, jobs))
+    assert list(shared.outcomes.items()) == list(alone.outcomes.items())  # in the same order
+    assert shared.violations == alone.violations
+
+
+def test_no_case_needs_no_process() -> None:
+    assert run_cases(["there-is-no-such-program"], 5, 0, 4).outcomes.total() == 0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_child_that_does_not_start_is_an_error(jobs: int) -> None:
     with pytest.raises(RuntimeError, match="does not start"):
-        run_cases([sys.executable, "-c", "import sys; sys.exit('broken')"], 0, 1)
+        run_cases([sys.executable, "-c", "import sys; sys.exit('broken')"], 0, 2, jobs)
+
+
+LAST_FAILS = """
+import sys, time
+if sys.argv[1] == "1": sys.exit("broken")
+print('{"begin": 0}', flush=True)
+time.sleep(3600)
+"""
+
+
+def test_an_error_of_one_process_ends_the_others() -> None:
+    with pytest.raises(RuntimeError, match="broken"):
+        run_cases([sys.executable, "-c", LAST_FAILS], 0, 2, 2)
