@@ -53,7 +53,10 @@ that older programs learn together (`features/groups.py`).
 """
 NNLP_VERSION = 4
 """Version of bundles in which a graph network answers, so that older programs refuse them."""
-READABLE = (1, 2, 3, 4)
+ABSENT_VERSION = 5
+"""Version of bundles that know kernels without time inside networks (`learned/absent_kernels.py`).
+Older programs would add the times that these kernels take alone, so they refuse such bundles."""
+READABLE = (1, 2, 3, 4, 5)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200
@@ -233,13 +236,20 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
     }
     header = {
         "format": FORMAT,
-        "version": NNLP_VERSION if _has_nnlp(state) else VERSION,
+        "version": _version_of(state),
         "platform": predictor.platform,
         "files": sorted(files),
     }
     files[_HEADER] = as_json(header)
     files[SUMS] = sums_of(files)
     return files
+
+
+def _version_of(state: ModelState) -> int:
+    """The oldest version of the format that says all of a predictor's state."""
+    if "absent" in state.values:
+        return ABSENT_VERSION
+    return NNLP_VERSION if _has_nnlp(state) else VERSION
 
 
 def _has_nnlp(state: ModelState) -> bool:

@@ -122,13 +122,13 @@ def sign(target: Path) -> None:
     (target / "SHA256SUMS").write_text("".join(lines))
 
 
-@pytest.mark.parametrize("version", [5, 0, True, 2.0, "2", None])
+@pytest.mark.parametrize("version", [6, 0, True, 2.0, "2", None])
 def test_another_version_is_refused_with_both_numbers(
     version: object, stored: Path, tmp_path: Path
 ) -> None:
     header = {"format": "latfarm-bundle", "version": version, "platform": "p"}
     rewrite(stored, tmp_path / "new", bundle=json.dumps(header).encode())
-    with pytest.raises(BundleError, match=r"this program reads .* versions 1, 2, 3, 4: .*train"):
+    with pytest.raises(BundleError, match=r"this program reads .* versions 1, 2, 3, 4, 5: .*train"):
         load_bundle(tmp_path / "new")
     assert issubclass(BundleError, PredictorsError)
 

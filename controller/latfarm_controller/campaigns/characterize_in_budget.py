@@ -141,7 +141,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
         self._few.branches = branches_in_networks(self.context.profiled, self._few.rules())
 
     def _inside(self) -> list[KernelSample]:
-        """The kernels of profiled networks, without those that must not be measured.
+        """The kernels that take time in profiled networks, without those not to be measured.
 
         Their times are without the call, as those of the probes that they are compared with, and
         as what the sampler believes of kernels alone.
@@ -155,7 +155,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
             sample
             for graph, measurement in self.context.profiled
             for sample in in_context(graph, rules, measurement, call_ms=call_ms)
-            if sample.kernel not in barred
+            if sample.latency_ms > 0 and sample.kernel not in barred
         ]
 
     def _probes(self) -> Plan:

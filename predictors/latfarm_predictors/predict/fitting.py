@@ -20,6 +20,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.reuse import spills_of
 from latfarm_predictors.kernels.workload import Workload, workloads_of
+from latfarm_predictors.learned.absent_kernels import AbsentKernels, without_absent
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel, PlacedKernels
 from latfarm_predictors.learned.isolation import corrected_for_isolation
@@ -127,6 +128,7 @@ def fit_predictor(
         confidence=Evidence.of(training, models.unseen_ms, models.unseen_sigma),
         left_out=training.left_out + len(samples.networks) - len(usable),
         reuse=reuse,
+        absent=AbsentKernels.of(samples.places, samples.rules),
     )
     _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed, nnlp)
     return predictor
@@ -272,6 +274,8 @@ def _calibrate(
         elif predictor.context is not None:
             marks = marks_of(graph, parts)
             estimates = placed(estimates, predictor.context, marks, hash_of(graph))
+        absent = predictor.absent.among(parts)
+        estimates = without_absent(estimates, absent, predictor.models.floor_ms)
         moved_mb = boundary_mb(graph)
         sums.append(predictor.sums(estimates, moved_mb))
         fixed_ms = predictor.fixed_ms(moved_mb)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,10 +14,11 @@ from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.parts import Part
 from latfarm_predictors.kernels.workload import Workload, workload_of
 from latfarm_predictors.kernels.workload_keys import NetworkKeys
+from latfarm_predictors.learned.absent_kernels import ABSENT, without_absent
 from latfarm_predictors.learned.cold import ColdCost
-from latfarm_predictors.learned.kernel_models import KernelEstimates
 from latfarm_predictors.learned.network_figures import kernel_columns
 from latfarm_predictors.memo import Memo
+from latfarm_predictors.predict.kernel_estimator import KernelEstimator
 
 Outline = tuple[Hashable, ...]
 """Everything of a network that decides how it is cut into kernels; see `_outline`."""
@@ -72,29 +73,21 @@ class KernelBook:
     """Finds the kernels of networks and their estimates, and remembers both.
 
     Results depend neither on what was asked before nor on what is asked at the same time:
-    remembering saves time and changes no bit of an answer. It is thread-safe if `estimate` is.
+    remembering saves time and changes no bit of an answer. It is thread-safe, as its estimator is.
 
     Args:
         rules: how the platform fuses ops.
-        estimate: estimates the kernels of some workloads, all at once.
+        estimator: estimates kernels. Where that depends on a kernel's place, equal kernels at
+            different places are different kernels.
         cold: what flushed caches add to a kernel.
-        places: gives the marks of a network's kernels, if estimates depend on a kernel's place.
-            `estimate` is then given the marks too, and equal kernels at different places are
-            different kernels.
     """
 
-    def __init__(
-        self,
-        rules: FusionRules,
-        estimate: Callable[..., KernelEstimates],
-        cold: ColdCost,
-        places: Callable[[Graph, Sequence[Part]], Sequence[Marks]] | None = None,
-    ) -> None:
+    def __init__(self, rules: FusionRules, estimator: KernelEstimator, cold: ColdCost) -> None:
         self._rules = rules
-        self._estimate = estimate
+        self._estimator = estimator
         self._cold = cold
-        self._places = places
-        self._networks: Memo[Outline, NetworkKeys] = Memo(_ROOM_NODES)
+        self._places = estimator.places
+        self._networks: Memo[Outline, _CutNetwork] = Memo(_ROOM_NODES)
         self._kernels: Memo[Hashable, KernelRecord] = Memo(_ROOM_KERNELS)
 
     def find(self, graphs: Sequence[Graph]) -> FoundKernels:
@@ -108,9 +101,10 @@ class KernelBook:
         kernels: list[KernelRecord | None] = []
         place: defaultdict[Hashable, int] = defaultdict()
         place.default_factory = place.__len__  # a key not seen before gets the next row
-        new: dict[int, tuple[Hashable, Workload, Marks]] = {}
+        new: dict[int, _NewKernel] = {}
         for graph in graphs:
-            keys = self._keys(graph)
+            cut = self._cut(graph)
+            keys = cut.keys
             marks = None if self._places is None else self._places(graph, keys.parts)
             first: list[tuple[Hashable, int]] = []
             own: list[int] = []
@@ -119,10 +113,12 @@ class KernelBook:
             for index, key in enumerate(keys.of(graph)):
                 if marks is not None:
                     key = (key, marks[index])
+                if cut.absent[index]:
+                    key = (ABSENT, key)
                 try:
                     row = place[key]
                 except TypeError:  # an attribute that is a list, in a graph made by hand
-                    key = workload_of(graph, keys.parts[index])
+                    key = workload_of(graph, keys.parts[index]), cut.absent[index]
                     if marks is not None:
                         key = (key, marks[index])
                     row = place[key]
@@ -134,31 +130,37 @@ class KernelBook:
             for kernel, (key, index) in zip(known, first, strict=True):
                 if kernel is None:  # now, while the processor's caches hold the network
                     told = workload_of(graph, keys.parts[index])
-                    new[len(kernels)] = key, told, () if marks is None else marks[index]
+                    place_marks = () if marks is None else marks[index]
+                    new[len(kernels)] = _NewKernel(key, told, place_marks, cut.absent[index])
                 kernels.append(kernel)
             parts.append(keys.parts)
             rows.append(own)
         if new:
-            estimated = self._records(
-                [row for _, row, _ in new.values()], [marks for _, _, marks in new.values()]
-            )
-            self._kernels.keep(zip([key for key, _, _ in new.values()], estimated, strict=True))
+            estimated = self._records(list(new.values()))
+            self._kernels.keep(zip([kernel.key for kernel in new.values()], estimated, strict=True))
             for at, known_kernel in zip(new, estimated, strict=True):
                 kernels[at] = known_kernel
         return FoundKernels(parts, rows, [kernel for kernel in kernels if kernel is not None])
 
-    def _keys(self, graph: Graph) -> NetworkKeys:
+    def _cut(self, graph: Graph) -> _CutNetwork:
         """The kernels' nodes of a network, found once for all networks of the same outline."""
         outline = _outline(graph)
         found = self._networks.find([outline])[0]
         if found is None:
-            found = NetworkKeys(graph, find_parts(graph, self._rules))
+            keys = NetworkKeys(graph, find_parts(graph, self._rules))
+            found = _CutNetwork(keys, self._estimator.absent.among(keys.parts))
             self._networks.keep([(outline, found)], len(graph.nodes))
         return found
 
-    def _records(self, rows: Sequence[Workload], marks: Sequence[Marks]) -> list[KernelRecord]:
+    def _records(self, new: Sequence[_NewKernel]) -> list[KernelRecord]:
         """Estimates of kernels that were not seen before, with what an answer needs of them."""
-        estimates = self._estimate(rows) if self._places is None else self._estimate(rows, marks)
+        rows = [kernel.row for kernel in new]
+        marks = None if self._places is None else [kernel.marks for kernel in new]
+        estimates = without_absent(
+            self._estimator.estimate(rows, marks),
+            [kernel.absent for kernel in new],
+            self._estimator.models.floor_ms,
+        )
         table, latency = estimates.table, estimates.latency_ms
         columns = kernel_columns(
             table, latency, latency + self._cold.extra_ms(table), estimates.sigma
@@ -174,6 +176,22 @@ class KernelBook:
                 strict=True,
             )
         ]
+
+
+class _CutNetwork(NamedTuple):
+    """The kernels of all networks of one outline: makers of their keys, and which take no time."""
+
+    keys: NetworkKeys
+    absent: tuple[bool, ...]
+
+
+class _NewKernel(NamedTuple):
+    """A kernel that has to be estimated: its key, its workload, its place, whether it is absent."""
+
+    key: Hashable
+    row: Workload
+    marks: Marks
+    absent: bool
 
 
 def _outline(graph: Graph) -> Outline:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import Marks, marks_of
 from latfarm_predictors.kernels.parts import Part
 from latfarm_predictors.kernels.reuse import spills_of
 from latfarm_predictors.kernels.workload import Workload, workloads_of
+from latfarm_predictors.learned.absent_kernels import AbsentKernels, without_absent
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelEstimates, KernelModels
 from latfarm_predictors.learned.reuse_cost import ReuseCost
@@ -34,12 +35,14 @@ class KernelEstimator:
         context: what a kernel's neighbours change in its latency; None where they change nothing.
         reuse: what data that caches have lost cost a kernel; None where that costs nothing. Then
             `context` decides.
+        absent: which kernels take no time inside networks.
     """
 
     models: KernelModels
     measured: Measured
     context: ContextModel | None = None
     reuse: ReuseCost | None = None
+    absent: AbsentKernels = field(default_factory=AbsentKernels)
 
     @property
     def places(self) -> Places | None:
@@ -75,4 +78,5 @@ class KernelEstimator:
             parts: its kernels' nodes, in the order in which they run.
         """
         rows = workloads_of(graph, parts)
-        return self.estimate(rows, None if self.places is None else self.places(graph, parts))
+        found = self.estimate(rows, None if self.places is None else self.places(graph, parts))
+        return without_absent(found, self.absent.among(parts), self.models.floor_ms)

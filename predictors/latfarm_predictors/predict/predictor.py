@@ -25,6 +25,7 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.intervals import normal_quantile
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts
+from latfarm_predictors.learned.absent_kernels import AbsentKernels
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import (
@@ -95,6 +96,7 @@ class PlatformPredictor:
         context: what a kernel's neighbours change in its latency; None where they change nothing.
         reuse: what data that caches have lost cost a kernel; None where that costs nothing. There
             is no `context` beside it.
+        absent: which kernels take no time inside networks.
         slow_core: the correction that is in all latencies this was made from, and so in its
             predictions. Whoever compares these with a measurement corrects that one alike.
         corrector: predicts networks in the place of `correction`; None where it does not win.
@@ -117,6 +119,7 @@ class PlatformPredictor:
     left_out: int = 0
     context: ContextModel | None = None
     reuse: ReuseCost | None = None
+    absent: AbsentKernels = field(default_factory=AbsentKernels)
     slow_core: SlowCore = AS_TOLD
     corrector: NetworkCorrector | None = None
     shipping: ShippingDecision | None = None
@@ -331,12 +334,11 @@ class PlatformPredictor:
 
     @property
     def _estimator(self) -> KernelEstimator:
-        return KernelEstimator(self.models, self.measured, self.context, self.reuse)
+        return KernelEstimator(self.models, self.measured, self.context, self.reuse, self.absent)
 
     @cached_property
     def _book(self) -> KernelBook:
-        estimator = self._estimator
-        return KernelBook(self.rules, estimator.estimate, self.cold, estimator.places)
+        return KernelBook(self.rules, self._estimator, self.cold)
 
 
 @dataclass(frozen=True)

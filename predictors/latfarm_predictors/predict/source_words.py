@@ -17,6 +17,7 @@ _PLAIN: Mapping[str, str] = MappingProxyType(
         "gp": "learned from kernels like it",
         "stack": "learned from kernels like it",
         "measured": "measured as it is",
+        "absent": "takes no time here, as profiles of networks show",
         "fallback:view": "takes next to no time",
         "fallback:analytic": "computed: nothing like it was measured",
         "fallback:roofline": "computed: too few kernels like it",

@@ -9,6 +9,7 @@ from latfarm_predictors.confidence.evidence import Evidence
 from latfarm_predictors.features.layers import Peaks
 from latfarm_predictors.gnn.shipping import ShippingDecision
 from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.learned.absent_kernels import AbsentKernels
 from latfarm_predictors.learned.cold import ColdCost
 from latfarm_predictors.learned.context_model import ContextModel
 from latfarm_predictors.learned.kernel_models import KernelModels
@@ -53,6 +54,7 @@ def state_of(predictor: PlatformPredictor) -> ModelState:
             "transfer_ms_per_mb": predictor.transfer_ms_per_mb,
             "peaks": None if predictor.peaks is None else asdict(predictor.peaks),
             "left_out": predictor.left_out,
+            **({"absent": predictor.absent.to_json()} if predictor.absent.any else {}),
             "slow_core": predictor.slow_core.to_json(),
             "shipping": None if predictor.shipping is None else predictor.shipping.to_json(),
         },
@@ -93,6 +95,7 @@ def predictor_of(state: ModelState, baselines: Baselines | None = None) -> Platf
         left_out=int(values.get("left_out", 0)),
         context=ContextModel.from_state(parts["context"], models) if "context" in parts else None,
         reuse=ReuseCost.from_state(parts["reuse"]) if "reuse" in parts else None,
+        absent=AbsentKernels.from_json(values.get("absent")),
         slow_core=SlowCore.from_json(values.get("slow_core")),
         corrector=corrector_of(parts["corrector"]) if "corrector" in parts else None,
         shipping=ShippingDecision.from_json(values.get("shipping")),

@@ -14,6 +14,8 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.graph.op_sets import FREE_OPS
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.slow_core import corrected_layers
@@ -29,6 +31,8 @@ LEAST_SHARE = 0.02
 UNTOLD_SHARE = 0.35
 """Largest share of a call that a usable profile may leave unexplained, or show in excess."""
 
+_MOST_BESIDE = 0.05
+"""Largest share of multiply-adds of all other kernels in a layer that belongs to one kernel."""
 _MOST_PROFILED = 2.0
 """Largest sum of a usable profile's layers, over the latency without the profiler."""
 _MOST_PAID = 0.8
@@ -129,11 +133,12 @@ def in_context(
     the sum of kernels. What the profiler added is subtracted from each layer alike; what it left
     out is shared among the layers in proportion.
 
-    A kernel that the runtime executed together with another one is left out, as is a kernel of
-    which the profile shows no layer. A view (Reshape and the like) that runs in the layer of the op
-    after it does not join the two. A kernel that the profile shows to take no time gets 0 ms, for
-    example an op that is left to the host. A change of layout counts for the kernel whose result it
-    changes, or for the one that it is made for.
+    The time of a layer that covers several kernels belongs to the one that does nearly all of the
+    work; the others take no time. Kernels that share a layer and its work are left out. A view
+    (Reshape and the like) that runs in the layer of the op after it does not join the two. A kernel
+    of which the profile shows no layer, or a layer without time, gets 0 ms, for example a
+    concatenation whose parts are written in place, or an op that is left to the host. A change of
+    layout counts for the kernel whose result it changes, or for the one that it is made for.
 
     Args:
         graph: the network.
@@ -154,7 +159,7 @@ def in_context(
         # Where transfers cost much, they take the time that no layer shows: layers never grow.
         inside_ms = min(inside_ms, total_ms)
     layers, scale = _without_profiler(own, inside_ms)
-    spread = (measurement.mad_ms or 0.0) / measurement.latency_ms
+    spread, network = (measurement.mad_ms or 0.0) / measurement.latency_ms, hash_of(graph)
     kernels = split(graph, rules)
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     views = {node.name for node in graph.nodes if node.op in FREE_OPS}
@@ -164,13 +169,28 @@ def in_context(
         names = [name for name in layer.name.split("+") if name in owner]
         owners = {owner[name] for name in [n for n in names if n not in views] or names}
         if len(owners) > 1:
-            shared |= owners
+            heaviest = _heaviest(kernels, owners)
+            if heaviest is None:
+                shared |= owners
+            else:
+                owners = {heaviest}
         for index in owners:
             times_ms[index] = times_ms.get(index, 0.0) + layer.latency_ms * scale
     return [
-        KernelSample(
-            kernels[index], time_ms, time_ms * spread, None, "profile", network=hash_of(graph)
-        )
-        for index, time_ms in times_ms.items()
+        KernelSample(kernel, time_ms, time_ms * spread, None, "profile", network=network)
+        for index, kernel in enumerate(kernels)
         if index not in shared
+        for time_ms in [times_ms.get(index, 0.0)]
     ]
+
+
+def _heaviest(kernels: Sequence[Kernel], together: Collection[int]) -> int | None:
+    """Which of some kernels that share a layer does nearly all of its work; None if none does.
+
+    Of kernels that multiply nothing, the one that runs first has the layer: what follows it is
+    applied to its result.
+    """
+    macs = {index: workload(kernels[index]).macs for index in together}
+    most = max(macs, key=lambda index: (macs[index], -index))
+    others = sum(macs.values()) - macs[most]
+    return most if others <= _MOST_BESIDE * macs[most] else None

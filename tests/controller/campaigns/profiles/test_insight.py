@@ -135,7 +135,7 @@ def test_a_profile_must_explain_the_latency() -> None:
     assert not accounts_for(measured(graph, 1.0))
 
 
-def test_kernels_that_ran_together_are_left_out() -> None:
+def test_a_layer_of_several_kernels_belongs_to_the_one_that_works() -> None:
     graph = network()
     conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
     layers = (
@@ -143,8 +143,31 @@ def test_kernels_that_ran_together_are_left_out() -> None:
         ProfiledLayer(f"{conv2}+{relu2}+{pool}", "Conv+Relu+MaxPool", 2.0),
     )
     samples = in_context(graph, RULES, measured(graph, 4.0, *layers))
-    assert [s.latency_ms for s in samples] == pytest.approx([2.0])
+    assert [s.latency_ms for s in samples] == pytest.approx([2.0, 2.0, 0.0])
     assert in_context(graph, RULES, measured(graph, 4.0)) == []
+
+
+def test_kernels_that_share_the_work_of_a_layer_are_left_out() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    layers = (
+        ProfiledLayer(f"{conv1}+{relu1}+{conv2}+{relu2}", "Conv+Relu+Conv+Relu", 3.0),
+        ProfiledLayer(pool, "MaxPool", 1.0),
+    )
+    samples = in_context(graph, RULES, measured(graph, 4.0, *layers))
+    assert [(s.kernel.type, s.latency_ms) for s in samples] == [("MaxPool", 1.0)]
+
+
+def test_of_kernels_that_multiply_nothing_the_first_has_their_layer() -> None:
+    b = GraphBuilder("chain")
+    graph = b.build([b.sigmoid(b.max_pool(b.conv(b.input((1, 8, 16, 16)), 8, 3), 2))])
+    conv, pool, sigmoid = (node.name for node in graph.nodes)
+    layers = (
+        ProfiledLayer(conv, "Conv", 2.0),
+        ProfiledLayer(f"{pool}+{sigmoid}", "MaxPool+Sigmoid", 1.0),
+    )
+    samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
+    assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0, 0.0])
 
 
 def test_layout_conversions_are_subtracted_after_the_call() -> None:
@@ -197,4 +220,4 @@ def test_a_kernel_that_takes_no_time_gets_0_ms() -> None:
     samples = in_context(graph, RULES, measured(graph, 3.0, *layers))
     assert [s.latency_ms for s in samples] == pytest.approx([2.0, 1.0, 0.0])
     silent = in_context(graph, RULES, measured(graph, 3.0, *layers[:2]))
-    assert [s.latency_ms for s in silent] == pytest.approx([2.0, 1.0])
+    assert [s.latency_ms for s in silent] == pytest.approx([2.0, 1.0, 0.0]), "it has no layer"
