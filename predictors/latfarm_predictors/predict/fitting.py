@@ -128,7 +128,6 @@ def fit_predictor(
         confidence=Evidence.of(training, models.unseen_ms, models.unseen_sigma),
         left_out=training.left_out + len(samples.networks) - len(usable),
         reuse=reuse,
-        absent=AbsentKernels.of(samples.places, samples.rules),
     )
     _fit_networks(predictor, samples, usable, _unseen(training, models), report, seed, nnlp)
     return predictor
@@ -178,6 +177,7 @@ def _fit_networks(
     nnlp: NNLPTrial | None,
 ) -> None:
     """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
+    predictor.absent = AbsentKernels.of(samples.places, samples.rules)
     predictor.context = _fit_context(predictor, samples, unseen, seed)
     summed = _calibrate(predictor, networks, unseen, on_progress)
     predictor.corrector, predictor.shipping = chosen_corrector(summed, seed)

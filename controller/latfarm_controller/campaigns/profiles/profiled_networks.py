@@ -161,27 +161,31 @@ def in_context(
     layers, scale = _without_profiler(own, inside_ms)
     spread, network = (measurement.mad_ms or 0.0) / measurement.latency_ms, hash_of(graph)
     kernels = split(graph, rules)
+    times_ms = _times_ms(graph, layers, kernels)
+    return [
+        KernelSample(kernel, scale * ms, scale * ms * spread, None, "profile", network=network)
+        for kernel, ms in zip(kernels, times_ms, strict=True)
+        if ms is not None
+    ]
+
+
+def _times_ms(
+    graph: Graph, layers: Sequence[ProfiledLayer], kernels: Sequence[Kernel]
+) -> list[float | None]:
+    """The time of each kernel of a network in its layers; None where kernels share their work."""
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     views = {node.name for node in graph.nodes if node.op in FREE_OPS}
-    times_ms: dict[int, float] = {}
+    times_ms: list[float | None] = [0.0] * len(kernels)
     shared: set[int] = set()
     for layer in _with_layout_changes(with_steps(layers), owner):
         names = [name for name in layer.name.split("+") if name in owner]
         owners = {owner[name] for name in [n for n in names if n not in views] or names}
-        if len(owners) > 1:
-            heaviest = _heaviest(kernels, owners)
-            if heaviest is None:
-                shared |= owners
-            else:
-                owners = {heaviest}
-        for index in owners:
-            times_ms[index] = times_ms.get(index, 0.0) + layer.latency_ms * scale
-    return [
-        KernelSample(kernel, time_ms, time_ms * spread, None, "profile", network=network)
-        for index, kernel in enumerate(kernels)
-        if index not in shared
-        for time_ms in [times_ms.get(index, 0.0)]
-    ]
+        heaviest = _heaviest(kernels, owners) if len(owners) > 1 else next(iter(owners))
+        if heaviest is None:
+            shared |= owners
+        else:
+            times_ms[heaviest] = (times_ms[heaviest] or 0.0) + layer.latency_ms
+    return [None if index in shared else ms for index, ms in enumerate(times_ms)]
 
 
 def _heaviest(kernels: Sequence[Kernel], together: Collection[int]) -> int | None:
