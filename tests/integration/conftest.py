@@ -198,8 +198,8 @@ class PacedAgentOptions(LocalAgentOptions):
 
     def command(self, port_file: Path) -> list[str]:
         """Return the command line that starts `paced_agent.py` instead of `latfarm-agent`."""
-        python, module, name, *words = LocalAgentOptions.command(self, port_file)
-        assert (module, name) == ("-m", "latfarm_agent.cli")
+        python, safe, module, name, *words = LocalAgentOptions.command(self, port_file)
+        assert (safe, module, name) == ("-P", "-m", "latfarm_agent.cli")
         return [python, str(Path(__file__).with_name("paced_agent.py")), *words]
 
 

@@ -19,7 +19,7 @@ from latfarm_protos.v1 import controller_pb2_grpc
 
 SLOW, QUICK = "slow", "quick"
 """Platforms that tell in the store who asked."""
-MANY = 40 * BATCH_QUESTIONS
+MANY = 32 * BATCH_QUESTIONS
 """Number of questions of the slow client: its answers are megabytes, more than any buffer takes."""
 
 

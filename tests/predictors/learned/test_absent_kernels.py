@@ -102,11 +102,12 @@ def test_it_is_read_back_and_nonsense_is_refused() -> None:
     absent = AbsentKernels.of(seen(), FusionRules.none())
     assert AbsentKernels.from_json(json.loads(json.dumps(absent.to_json()))) == absent
     assert not AbsentKernels.from_json(None).any
-    for wrong in (
+    refused: list[object] = [
         [],
         {"told": {}, "always": []},
         {"told": [["Add", "Conv", True, True]], "always": []},
-    ):
+    ]
+    for wrong in refused:
         with pytest.raises(TypeError):
             AbsentKernels.from_json(wrong)
     with pytest.raises(ValueError, match="neighbourhoods"):
