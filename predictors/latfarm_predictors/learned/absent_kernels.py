@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.parts import Part
 from latfarm_predictors.learned.kernel_models import KernelEstimates
+from latfarm_predictors.learned.placed_kernels import with_places
 from latfarm_predictors.samples import KernelSample
 
 ABSENT = "absent"
@@ -95,16 +94,10 @@ class AbsentKernels:
         """
         timed: Counter[Neighbourhood] = Counter()
         absent: Counter[Neighbourhood] = Counter()
-        for members in networks:
-            placed = [(s, *s.kernel.origin) for s in members if s.kernel.origin is not None]
-            if not placed:
-                continue
-            parts = find_parts(placed[0][1], rules)
-            places = dict(zip([part.nodes for part in parts], neighbourhoods(parts), strict=True))
-            for sample, _, part in placed:
-                if part.nodes in places and isfinite(sample.latency_ms):
-                    counts = absent if sample.latency_ms <= 0 else timed
-                    counts[places[part.nodes]] += 1
+        for _, members in with_places(networks, rules, lambda _, parts: neighbourhoods(parts)):
+            for sample, _, place in members:
+                counts = absent if sample.latency_ms <= 0 else timed
+                counts[place] += 1
         told = {
             place: absent[place] >= LEAST_ABSENT and absent[place] > timed[place]
             for place in sorted({*timed, *absent})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -62,6 +62,28 @@ def at_places(
     told: list[Told] = []
     group: list[int] = []
     graphs: list[Graph] = []
+    for graph, members in with_places(groups, rules, tell):
+        for sample, part, place in members:
+            if sample.latency_ms > 0:
+                samples.append(sample)
+                rows += workloads_of(graph, [part])
+                told.append(place)
+                group.append(len(graphs))
+        graphs.append(graph)
+    return AtPlaces(
+        tuple(samples), tuple(rows), tuple(told), np.array(group, dtype=np.intp), tuple(graphs)
+    )
+
+
+def with_places(
+    groups: Iterable[Sequence[KernelSample]],
+    rules: FusionRules,
+    tell: Callable[[Graph, Sequence[Part]], Sequence[Told]],
+) -> Iterator[tuple[Graph, list[tuple[KernelSample, Part, Told]]]]:
+    """Each network with its samples of a finite latency, their parts, and what their places tell.
+
+    The arguments are those of `at_places`. Kernels that take no time, with 0 ms, are among them.
+    """
     for members in groups:
         placed = [(s, *s.kernel.origin) for s in members if s.kernel.origin is not None]
         if not placed:
@@ -69,13 +91,11 @@ def at_places(
         graph = placed[0][1]
         parts = find_parts(graph, rules)
         places = dict(zip([part.nodes for part in parts], tell(graph, parts), strict=True))
-        for sample, _, part in placed:
-            if part.nodes in places and np.isfinite(sample.latency_ms) and sample.latency_ms > 0:
-                samples.append(sample)
-                rows += workloads_of(graph, [part])
-                told.append(places[part.nodes])
-                group.append(len(graphs))
-        graphs.append(graph)
-    return AtPlaces(
-        tuple(samples), tuple(rows), tuple(told), np.array(group, dtype=np.intp), tuple(graphs)
-    )
+        yield (
+            graph,
+            [
+                (sample, part, places[part.nodes])
+                for sample, _, part in placed
+                if part.nodes in places and np.isfinite(sample.latency_ms)
+            ],
+        )

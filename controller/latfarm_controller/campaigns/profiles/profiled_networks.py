@@ -175,7 +175,7 @@ def _times_ms(
     """The time of each kernel of a network in its layers; None where kernels share their work."""
     owner = {name: index for index, kernel in enumerate(kernels) for name in kernel.node_names}
     views = {node.name for node in graph.nodes if node.op in FREE_OPS}
-    times_ms: list[float | None] = [0.0] * len(kernels)
+    times_ms = [0.0] * len(kernels)
     shared: set[int] = set()
     for layer in _with_layout_changes(with_steps(layers), owner):
         names = [name for name in layer.name.split("+") if name in owner]
@@ -184,7 +184,7 @@ def _times_ms(
         if heaviest is None:
             shared |= owners
         else:
-            times_ms[heaviest] = (times_ms[heaviest] or 0.0) + layer.latency_ms
+            times_ms[heaviest] += layer.latency_ms
     return [None if index in shared else ms for index, ms in enumerate(times_ms)]
 
 
