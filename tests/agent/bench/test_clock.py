@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_agent.bench.bench import Bench
 from latfarm_agent.bench.clock import FastestProbe, clock_of, without_clock, without_throttling
 from latfarm_agent.bench.host import host_bench
 from latfarm_agent.bench.options import BenchOptions
@@ -96,6 +97,19 @@ def test_a_simulated_board_tells_neighbour_and_clock_apart(
     assert told == pytest.approx([1.0, 1.0, 2.0, 2.0])
 
 
+def clocked_bench(folder: Path, bad_runtimes: Path, core: int) -> Bench:
+    """A bench of this host whose sensors are files in `root`, and whose runtime tells the clock."""
+    options = BenchOptions(
+        "board",
+        None,
+        folder / "work",
+        runtimes={"clocked": "bad_runtimes:Clocked"},
+        search_path=[bad_runtimes],
+        limits=PATIENT,
+    )
+    return host_bench(options, cpu=core, root=folder / "root")
+
+
 @pytest.mark.usefixtures("no_process_left")
 def test_a_lower_clock_of_the_host_is_told_and_stays_in_the_latency(
     tmp_path: Path, bad_runtimes: Path
@@ -105,15 +119,7 @@ def test_a_lower_clock_of_the_host_is_told_and_stays_in_the_latency(
     clock = tmp_path / f"root/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq"
     clock.parent.mkdir(parents=True)
     model = tmp_path / "model"
-    options = BenchOptions(
-        "board",
-        None,
-        tmp_path / "work",
-        runtimes={"clocked": "bad_runtimes:Clocked"},
-        search_path=[bad_runtimes],
-        limits=PATIENT,
-    )
-    bench = host_bench(options, cpu=core, root=tmp_path / "root")
+    bench = clocked_bench(tmp_path, bad_runtimes, core)
     found = []
     try:
         for mhz, slowdown in ((2000, 1.0), (1250, 1.0), (1250, 1.5), (2000, 1.0)):
@@ -140,15 +146,7 @@ def test_throttling_from_before_to_after_is_told_and_stays_in_the_latency(
     state = tmp_path / "root/sys/devices/platform/soc/soc:firmware/get_throttled"
     state.parent.mkdir(parents=True)
     model = tmp_path / "model"
-    options = BenchOptions(
-        "board",
-        None,
-        tmp_path / "work",
-        runtimes={"clocked": "bad_runtimes:Clocked"},
-        search_path=[bad_runtimes],
-        limits=PATIENT,
-    )
-    bench = host_bench(options, cpu=core, root=tmp_path / "root")
+    bench = clocked_bench(tmp_path, bad_runtimes, core)
     found, described = [], []
     try:
         for flags, mhz, slowdown in (("0", 2000, 1.0), ("4", 1250, 1.0), ("0", 2000, 1.5)):
