@@ -282,7 +282,7 @@ def edit(
     if change or multi_inbound is not None or multi_outbound is not None:
         changed = fusion_rules.changed(rules, change or (), multi_inbound, multi_outbound)
     else:
-        changed = fusion_rules.edited(rules)
+        changed = fusion_rules.edited(rules, target)
     fusion_rules.write(changed, target)
     output.out().print(f"{target}: {len(changed.pairs)} pairs")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from latfarm_predictors.kernels.fusion import FusionRules
 
 
-def edited(rules: FusionRules) -> FusionRules:
+def edited(rules: FusionRules, target: Path) -> FusionRules:
     """The rules as a person changes them in $VISUAL or $EDITOR, else in an editor that is there.
+
+    Args:
+        rules: the rules to change.
+        target: the file that the changed rules are for. A text that holds no fusion rules is kept
+            beside it, so that no work is lost.
 
     Raises:
         UsageError: there is no editor, it fails, or the text that it leaves holds no fusion rules.
@@ -33,7 +39,29 @@ def edited(rules: FusionRules) -> FusionRules:
             f"the rules cannot be edited: {error}; set EDITOR to an editor, or name the changes "
             "with --set"
         ) from error
-    return rules if text is None else inputs.parse_rules(text, "the edited text")
+    if text is None:
+        return rules
+    try:
+        return inputs.parse_rules(text, "the edited text")
+    except UsageError as error:
+        raise UsageError(f"{error}; {_kept(text, target)}") from error
+
+
+def _kept(text: str, target: Path) -> str:
+    """Keep a text beside a file, under a name that no other file has, and say where it is."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            dir=target.parent,
+            prefix=f"{target.stem}-edited-",
+            suffix=".json",
+            delete=False,
+        ) as file:
+            file.write(text)
+    except OSError as error:
+        return f"the text could not be kept: {error.strerror}"
+    return f"the text is kept: correct {file.name}, then copy it to {target}"
 
 
 def load(source: str, wait_s: float) -> FusionRules:

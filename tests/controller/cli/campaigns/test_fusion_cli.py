@@ -98,6 +98,9 @@ def test_edit_in_an_editor(latfarm: Latfarm, mine: Path, monkeypatch: pytest.Mon
     assert ended.code == 2
     assert "maybe" in ended.line
     assert mine.read_text() == before
+    (kept,) = mine.parent.glob(f"{mine.stem}-edited-*.json")
+    assert f"correct {kept}, then copy it to {mine}" in ended.line
+    assert kept.read_text() == before.replace("separate", "maybe")
 
 
 @pytest.mark.parametrize("editor", ["", "no-such-editor", "false", "'"])
