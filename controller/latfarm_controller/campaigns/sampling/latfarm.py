@@ -11,7 +11,7 @@ III-C, whose future work is to sample by it), or both.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -153,8 +153,15 @@ class LatfarmSampler:
         picked = hardly_measured(left, self._picked, int(_RARE_SHARE * count))
         taken = {kernel.kernel_id for kernel in picked}
         left = [layer for layer in left if layer.kernel.kernel_id not in taken]
+        ids = {layer.kernel.kernel_id for layer in left}
+        others = [layer for layer in self._layers if layer.kernel.kernel_id not in ids]
         picked += pick_uncertain(
-            left, samples, count - len(picked), guide=self._guide, sibling=self._sibling
+            left,
+            samples,
+            count - len(picked),
+            others=others,
+            guide=self._guide,
+            sibling=self._sibling,
         )
         self._draws.taken.update(kernel.kernel_id for kernel in picked)
         self._picked += picked
@@ -170,6 +177,7 @@ def pick_uncertain(
     samples: Sequence[KernelSample],
     count: int,
     *,
+    others: Sequence[ZooKernel] = (),
     guide: Guide = "variance",
     sibling: Sibling | None = None,
     rounds: int = _ROUNDS,
@@ -184,16 +192,23 @@ def pick_uncertain(
         layers: the candidates, none of them measured.
         samples: what was measured.
         count: how many layers to pick.
+        others: further layers of the same networks, which were measured or picked already. They
+            are a part of the networks' latencies.
         guide: what counts as uncertainty.
         sibling: a sibling platform whose latencies the Gaussian processes build on.
         rounds: number of rounds.
     """
     with one_thread():
-        return _pick(layers, Belief(samples, sibling), count, guide, rounds)
+        return _pick(layers, others, Belief(samples, sibling), count, guide, rounds)
 
 
 def _pick(
-    layers: Sequence[ZooKernel], belief: Belief, count: int, guide: Guide, rounds: int
+    layers: Sequence[ZooKernel],
+    others: Sequence[ZooKernel],
+    belief: Belief,
+    count: int,
+    guide: Guide,
+    rounds: int,
 ) -> list[Kernel]:
     left = list(layers)
     picked: list[ZooKernel] = []
@@ -203,7 +218,10 @@ def _pick(
             continue
         works = [layer.workload for layer in left]
         latency, deviation = belief.of(works)
-        weight = _shares(left, latency) * uncertainty(belief, works, deviation, guide)
+        settled = [*others, *picked]
+        settled_ms = belief.of([layer.workload for layer in settled])[0] if settled else []
+        shares = _shares(left, latency, zip(settled, settled_ms, strict=True))
+        weight = shares * uncertainty(belief, works, deviation, guide)
         # Equal weights go by the place in the list, so that the same samples give the same picks.
         order = sorted(range(len(left)), key=lambda row: (-weight[row], row))
         chosen = set(order[:want])
@@ -214,10 +232,18 @@ def _pick(
     return [layer.kernel for layer in picked]
 
 
-def _shares(layers: Sequence[ZooKernel], latency: Array) -> Array:
-    """The largest share that each layer has in the latency of one of its networks, shape (n,)."""
+def _shares(
+    layers: Sequence[ZooKernel], latency: Array, settled: Iterable[tuple[ZooKernel, float]]
+) -> Array:
+    """The largest share that each layer has in the latency of one of its networks, shape (n,).
+
+    Args:
+        layers: the layers.
+        latency: their latencies in milliseconds, shape (n,).
+        settled: the other layers of the same networks, with their latencies in milliseconds.
+    """
     totals: dict[int, float] = {}
-    for layer, time in zip(layers, latency, strict=True):
+    for layer, time in [*zip(layers, latency, strict=True), *settled]:
         for network, times in layer.networks.items():
             totals[network] = totals.get(network, 0.0) + times * float(time)
     return np.array(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -216,6 +217,21 @@ def test_uncertain_and_heavy_layers_are_picked_first() -> None:
     assert len(picked) == len({kernel.kernel_id for kernel in picked}) == 12
     conv = sum(kernel.main.op == "Conv" and workload(kernel).family == "conv" for kernel in picked)
     assert conv >= 10
+
+
+def test_a_small_layer_of_a_network_that_is_nearly_settled_is_no_large_share_of_it() -> None:
+    board = platform()
+    layers = network_layers({"squeezenet": zoo.families()["squeezenet"]}, RULES)
+    convolutions = [layer for layer in layers if layer.workload.family == "conv"]
+    # No kernel of the small layer's family is measured, so that the model is least sure of it.
+    rare = [layer for layer in layers if layer.workload.family != "conv"]
+    small = min(rare, key=lambda layer: layer.workload.moved_bytes)
+    large, settled = convolutions[-3:], convolutions[:-3]
+    samples = [KernelSample(layer.kernel, board.exact_ms(layer.kernel.graph)) for layer in settled]
+    left = [replace(small, networks={0: 1}), *(replace(each, networks={1: 1}) for each in large)]
+    rest = [replace(layer, networks={0: 1}) for layer in settled]
+    (picked,) = pick_uncertain(left, samples, 1, others=rest)
+    assert picked in [each.kernel for each in large]
 
 
 def test_samplers_end_when_they_have_drawn_enough() -> None:
