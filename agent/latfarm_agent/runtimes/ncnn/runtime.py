@@ -29,6 +29,7 @@ from latfarm_agent.runtimes.trace import middle_mean
 
 _PROFILE_WARMUP = 3
 """Runs before a profile whose times are not counted."""
+_CONVERTED, _AS_IT_IS = 0, 1  # layouts of results: as inputs have it, or as the layer wrote them
 _PARTS = ("model.param", "model.bin")
 _MAGIC = "7767517"  # the first line of each param file
 _OPTIONS = (
@@ -99,24 +100,34 @@ class NcnnRuntime:
     def profile(self, job: Job, runs: int) -> Sequence[LayerTime]:
         """Return the time of each layer, by extracting the results of one layer after the other.
 
-        An extractor that keeps its results only computes the layer that is asked for. Layers that
-        only pass a tensor on (Input, Split) have no row. `device` is the GPU, or "cpu" for a layer
-        that has no Vulkan implementation. On a GPU, each time includes waiting for the GPU and
-        copying the result to the host, so that the sum exceeds the time of a run.
+        An extractor that has the inputs of a layer computes only this layer. On the CPU nothing
+        else is done: results stay in the layout that the next layer reads and in the memory that
+        they were written to, and layers that work in place do so, as in a run. So the times add up
+        to that of a run. Layers that only pass a tensor on (Input, Split) have no row.
+
+        On a GPU, each time includes waiting for the GPU and copying the result to the host, so
+        that the sum exceeds the time of a run. `device` is the GPU, or "cpu" for a layer that has
+        no Vulkan implementation.
         """
         net, feeds = self._load(job)
+        on_cpu = vulkan.index_of(job.settings) is None
+        # ncnn copies what it gives out of its own pool of memory, and only of that.
+        pool = _pool(_import()) if on_cpu else None
         layers = [layer for layer in net.layers() if layer.type not in ("Input", "Split")]
         blobs = net.blobs()
         tops = [[str(blobs[index].name) for index in layer.tops] for layer in layers]
         times: list[list[float]] = [[] for _ in layers]
         for turn in range(_PROFILE_WARMUP + runs):
             with net.create_extractor() as extractor:
-                extractor.set_light_mode(False)
+                # In light mode a result is dropped as soon as its reader has run.
+                extractor.set_light_mode(on_cpu)
+                if pool is not None:
+                    extractor.set_blob_allocator(pool)
                 self._feed(extractor, feeds)
                 for index, names in enumerate(tops):
                     began = time.perf_counter()
                     for name in names:
-                        _extract(extractor, name)
+                        _extract(extractor, name, _AS_IT_IS if on_cpu else _CONVERTED)
                     spent_ms = (time.perf_counter() - began) * 1e3
                     if turn >= _PROFILE_WARMUP:
                         times[index].append(spent_ms)
@@ -188,8 +199,15 @@ def _import() -> Any:
     return ncnn
 
 
-def _extract(extractor: Any, name: str) -> None:
-    code, _ = extractor.extract(name)
+def _pool(module: Any) -> Any:
+    """Return a pool of memory that gives out and takes back like the one that a net has itself."""
+    pool = module.PoolAllocator()
+    pool.set_size_compare_ratio(0.0)
+    return pool
+
+
+def _extract(extractor: Any, name: str, layout: int = _CONVERTED) -> None:
+    code, _ = extractor.extract(name, layout)
     if code == -100:  # ncnn's code for a blob that it could not allocate
         raise RuntimeFailure("OUT_OF_MEMORY", f"ncnn could not allocate {name!r}")
     if code:
