@@ -184,7 +184,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-nas bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-nas bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-profile-sums bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -272,6 +272,9 @@ bench-pool: setup ## speed-up of a campaign on 1, 2, 4 and 8 simulated boards
 
 bench-predict: setup ## how many networks a second a core predicts, and how long one takes
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/predict_speed.py --write benchmarks/predict_speed.json $(BENCH_FLAGS)
+
+bench-profile-sums: setup ## do the layers of a profile add up to a run? a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.repeating.profile_sums $(or $(BENCH_FLAGS),--write benchmarks/repeating/profile_sums.json)
 
 bench-repeatability: setup ## how well a measurement repeats on this host
 	@$(BIN)/python -m benchmarks.repeating.repeatability $(BENCH_FLAGS)
