@@ -219,7 +219,7 @@ def _pick(
         works = [layer.workload for layer in left]
         latency, deviation = belief.of(works)
         settled = [*others, *picked]
-        settled_ms = belief.of([layer.workload for layer in settled])[0] if settled else []
+        settled_ms, _ = belief.of([layer.workload for layer in settled])
         shares = _shares(left, latency, zip(settled, settled_ms, strict=True))
         weight = shares * uncertainty(belief, works, deviation, guide)
         # Equal weights go by the place in the list, so that the same samples give the same picks.
