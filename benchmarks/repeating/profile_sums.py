@@ -57,11 +57,15 @@ async def measure(address: str, chosen: Sequence[str]) -> list[dict[str, Any]]:
         for target in targets:
             if chosen and not any(part in target.name for part in chosen):
                 continue
+            built = {
+                name: builders.build(graph, target.model_format, target.dtype)
+                for name, graph in graphs.items()
+            }
             ratios: dict[str, list[float]] = {name: [] for name in graphs}
             failed: dict[str, str] = {}
             for number in range(REPEATS):
                 for name, graph in graphs.items():
-                    data = builders.build(graph, target.model_format, target.dtype)
+                    data = built[name]
                     blob = hashlib.sha256(data).hexdigest()
                     request = MeasurementRequest(
                         graph, target.name, "bench", SETTINGS, repeat=number, profile=True

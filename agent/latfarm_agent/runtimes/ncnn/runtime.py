@@ -111,8 +111,9 @@ class NcnnRuntime:
         """
         net, feeds = self._load(job)
         on_cpu = vulkan.index_of(job.settings) is None
+        layout = _AS_IT_IS if on_cpu else _CONVERTED
         # ncnn copies what it gives out of its own pool of memory, and only of that.
-        pool = _pool(_import()) if on_cpu else None
+        pool = _pool(_import())
         layers = [layer for layer in net.layers() if layer.type not in ("Input", "Split")]
         blobs = net.blobs()
         tops = [[str(blobs[index].name) for index in layer.tops] for layer in layers]
@@ -121,13 +122,13 @@ class NcnnRuntime:
             with net.create_extractor() as extractor:
                 # In light mode a result is dropped as soon as its reader has run.
                 extractor.set_light_mode(on_cpu)
-                if pool is not None:
+                if on_cpu:
                     extractor.set_blob_allocator(pool)
                 self._feed(extractor, feeds)
                 for index, names in enumerate(tops):
                     began = time.perf_counter()
                     for name in names:
-                        _extract(extractor, name, _AS_IT_IS if on_cpu else _CONVERTED)
+                        _extract(extractor, name, layout)
                     spent_ms = (time.perf_counter() - began) * 1e3
                     if turn >= _PROFILE_WARMUP:
                         times[index].append(spent_ms)

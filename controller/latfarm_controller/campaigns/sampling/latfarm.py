@@ -151,10 +151,9 @@ class LatfarmSampler:
         known = self._draws.taken
         left = [layer for layer in self._layers if layer.kernel.kernel_id not in known]
         picked = hardly_measured(left, self._picked, int(_RARE_SHARE * count))
-        taken = {kernel.kernel_id for kernel in picked}
-        left = [layer for layer in left if layer.kernel.kernel_id not in taken]
-        ids = {layer.kernel.kernel_id for layer in left}
-        others = [layer for layer in self._layers if layer.kernel.kernel_id not in ids]
+        settled = known.union(kernel.kernel_id for kernel in picked)
+        left = [layer for layer in left if layer.kernel.kernel_id not in settled]
+        others = [layer for layer in self._layers if layer.kernel.kernel_id in settled]
         picked += pick_uncertain(
             left,
             samples,
