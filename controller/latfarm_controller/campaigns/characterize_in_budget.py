@@ -18,7 +18,6 @@ from latfarm_predictors.samples import KernelSample
 
 from latfarm_controller.campaigns.budget.purse import Limits, Purse
 from latfarm_controller.campaigns.budget.shares import (
-    CALIBRATION_TIME,
     DEFAULT_MEASUREMENTS,
     FUSION_TIME,
     LEAST_KERNELS,
@@ -26,6 +25,7 @@ from latfarm_controller.campaigns.budget.shares import (
     PROFILED_TIME,
     REPEATS_SHARE,
     SENTINEL_EVERY,
+    kept_ms,
     shares_of,
 )
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
@@ -37,11 +37,13 @@ from latfarm_controller.campaigns.kernels.probes import ProbesCampaign
 from latfarm_controller.campaigns.kernels.survey import SETTINGS as KERNEL_SETTINGS
 from latfarm_controller.campaigns.kernels.survey import KernelCampaign
 from latfarm_controller.campaigns.networks.calibration import Draw
+from latfarm_controller.campaigns.networks.campaign import SETTINGS as NETWORK_SETTINGS
 from latfarm_controller.campaigns.networks.campaign import NetworkCampaign
 from latfarm_controller.campaigns.options import read_graphs
 from latfarm_controller.campaigns.plans import Plan
 from latfarm_controller.campaigns.profiles.alone_or_inside import compared_kernels
 from latfarm_controller.campaigns.profiles.branches_in_networks import branches_in_networks
+from latfarm_controller.campaigns.profiles.context import SETTINGS as CONTEXT_SETTINGS
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
 from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_networks
 from latfarm_controller.campaigns.profiles.insight import choose
@@ -55,6 +57,8 @@ its Gaussian processes take longer with the cube of their number."""
 PADDED_COST = 3.5
 """Measurements for a kernel between pads over those for a kernel alone: the kernel alone, its
 padded model, and its share of padding-only models."""
+PROFILED = "profiled networks"
+"""The line of the account for profiled networks."""
 HEADS_SHARE = 0.6
 """Where kernels alone tell little, the share of their measurements that goes to heads of networks;
 the rest goes to further profiled networks."""
@@ -117,13 +121,22 @@ class CharacterizeInBudget(CharacterizeCampaign):
         """The limits of a stage that leaves the share of the calibration networks untouched."""
         minutes = self._options.budget_minutes
         all_ms = 60_000.0 * minutes if minutes is not None else 0.0
-        found = Limits(keep=self.shares.kept, keep_ms=CALIBRATION_TIME * all_ms)
+        keep_ms = kept_ms(all_ms, self.shares, self._network_ms())
+        found = Limits(keep=self.shares.kept, keep_ms=keep_ms)
         return Limits(
             most=found.most if most is None else most,
             most_ms=time_share * all_ms if time_share and all_ms else found.most_ms,
             keep=found.keep,
             keep_ms=found.keep_ms,
         )
+
+    def _network_ms(self) -> float | None:
+        """What a calibration network takes in all its sessions, as profiled networks tell it."""
+        told = self.purse.spent(PROFILED)
+        if not told.measurements:
+            return None
+        sessions = self._network_options.settings.apply(NETWORK_SETTINGS).sessions
+        return told.board_ms / told.measurements * sessions / CONTEXT_SETTINGS.sessions
 
     def _profiled_networks(self) -> Plan:
         options = self._options
@@ -136,7 +149,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
             exclude=self._held_out,
         )
         limits = self._limits(time_share=PROFILED_TIME)
-        yield from self.purse.within(self.context.plan(), "profiled networks", limits)
+        yield from self.purse.within(self.context.plan(), PROFILED, limits)
         self._few.seen = seen_in_networks(self.context.profiled)
         self._few.branches = branches_in_networks(self.context.profiled, self._few.rules())
 
@@ -248,7 +261,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
         )
         yield from self.purse.within(self.heads.plan(), "heads", self._limits())
         rest = self.context.more(max(0, int(self.purse.left - self.shares.kept)))
-        yield from self.purse.within(rest, "profiled networks", self._limits())
+        yield from self.purse.within(rest, PROFILED, self._limits())
 
     def _calibration(self, *, profile: bool) -> Plan:
         """The calibration networks, from what was kept for them."""

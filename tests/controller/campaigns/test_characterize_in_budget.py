@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -136,18 +137,27 @@ def test_without_a_profile_the_budget_bounds_fusion_and_pads_as_well(insight: st
 
 
 def test_board_time_bounds_all_stages_together() -> None:
+    """Networks take longer than kernels, and the time that they will take is kept for them."""
     board = Board("cpu", 0.03)
-    campaign = in_budget({**CONFIG, "measurements": 200, "budget_minutes": 0.03})
-    requests = drive(campaign, board.measure)
+
+    def measured(request: MeasurementRequest) -> Measurement:
+        each_ms = 8.0 if request.purpose in ("context", "network") else 3.0
+        return replace(board.measure(request), board_ms=each_ms * request.settings.sessions)
+
+    campaign = in_budget({**CONFIG, "measurements": 300, "budget_minutes": 0.03})
+    requests = drive(campaign, measured)
     spent = campaign.outcome()["spent"]
     assert spent["most_board_ms"] == 1800.0
-    # The board takes 20 ms for each measurement; a piece of requests may exceed the limit.
-    assert spent["board_ms"] < 1800.0 + PIECE * 20.0
-    assert 70 <= len(requests) < 90 + PIECE
+    # Networks have five sessions; a piece of requests may exceed the limit.
+    assert spent["board_ms"] < 1800.0 + PIECE * 40.0
+    assert spent["board_ms"] > 0.8 * 1800.0
     told = stages(campaign)
-    assert told["calibration"] >= 6
-    assert told["kernels"] >= 8
+    assert told["profiled networks"] >= 0.9 * campaign.shares.profiled
+    assert told["kernels"] >= 20
     assert campaign.outcome()["kernels"]["stopped"] == "budget"
+    # A share of a fifth of the time would have been enough for nine of them.
+    assert told["calibration"] >= 0.9 * campaign.shares.calibration > 15
+    assert len(requests) == sum(told.values())
 
 
 def test_time_alone_may_be_the_limit() -> None:

@@ -35,8 +35,11 @@ BATCH = 50
 """Number of kernels in a batch of a sampler, and within a budget most kernels that are asked at
 once."""
 PROFILED_TIME, FUSION_TIME, PROBES_TIME, CALIBRATION_TIME = 0.35, 0.2, 0.05, 0.2
-"""Shares of the board time for profiled networks, for fusion and for probes, and the share that is
-kept for calibration networks. The rest is for kernels."""
+"""Shares of the board time for profiled networks, for fusion and for probes, and the least share
+that is kept for calibration networks. The rest is for kernels."""
+MOST_CALIBRATION_TIME = 0.45
+"""Largest share of the board time that is kept for calibration networks: what they will take, as
+far as the profiled networks tell it."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,21 @@ def shares_of(
         fusion=int(FUSION_SHARE * measurements),
         probes=min(MOST_PROBES, int(PROBES_SHARE * measurements)),
     )
+
+
+def kept_ms(all_ms: float, shares: Shares, network_ms: float | None) -> float:
+    """Board time that earlier stages must leave for the calibration networks, in milliseconds.
+
+    Networks take some thirty times as long as kernels, so that a share of the measurements tells
+    little of the time that they need.
+
+    Args:
+        all_ms: longest board time of all stages together, in milliseconds.
+        shares: how the budget is shared.
+        network_ms: what all sessions of a calibration network take, in milliseconds; None: nothing
+            is known yet, and the least share of the time is kept.
+    """
+    least = CALIBRATION_TIME * all_ms
+    if network_ms is None:
+        return least
+    return min(max(least, shares.calibration * network_ms), MOST_CALIBRATION_TIME * all_ms)

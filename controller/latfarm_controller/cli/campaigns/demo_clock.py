@@ -2,8 +2,9 @@
 
 The first round of the networks that were held out shows how fast this host is: how long a round
 takes, and how much of that time the board is busy. From these the demo decides how many rounds
-there will be, and how much the characterisation may measure, so that enough is left for the
-training. A round for which no time is left is not measured.
+there will be, and how much board time the characterisation has, so that enough is left for the
+training. The characterisation shares that time among its stages. A round for which no time is left
+is not measured.
 """
 
 from __future__ import annotations
@@ -18,26 +19,22 @@ LEAST_ROUNDS = 2
 """Least number of rounds: one tells nothing of how well measurements repeat."""
 ROUNDS_SHARE = 0.25
 """Largest share of the time for all rounds together, beyond `LEAST_ROUNDS`."""
-TRAINING_ROUNDS = 2.0
+TRAINING_ROUNDS = 1.5
 """Time kept for the training and the report, in durations of the first round. Both mostly compute,
-as a round does while it builds models, so that a busy host slows them alike."""
+as a round does while it builds models, so that a busy host slows them alike. On two AMD cores they
+took 0.8 of these beside one other program, and 1.4 beside three."""
 LEAST_TRAINING_S = 45.0
 """Least time kept for the training and the report, in seconds."""
 LEAST_BUDGET_MINUTES = 0.5
 """Least board time of the characterisation, in minutes."""
-LEAST_MEASUREMENTS = 120
-"""Least number of measurements that the characterisation is planned for, unless fewer are asked
-for: ten calibration networks, fourteen profiled ones, and some seventy kernels. Within its limit of
-time, a plan for so many is balanced, and one for more would spend it all on the first stages."""
-BUDGET_ROUNDS = 16.0
-"""Board time of `BUDGET_MEASUREMENTS` measurements, in board times of the first round. On a quiet
-host with two AMD cores, 385 measurements with onnxruntime took 12.3 of these. Both grow alike on a
-slower or busier host, which a forecast in minutes cannot know."""
-BUDGET_MEASUREMENTS = 500
-"""Number of measurements for which `BUDGET_ROUNDS` was found."""
+BUSIER = 1.25
+"""The share of time in which the board is busy during the characterisation, over that in the first
+round. Its models are smaller than those of the first round, and so are built faster. On two AMD
+cores the board was busy for 0.76 of the time beside one other program, and for 0.56 in the first
+round; beside three, for 0.71 and 0.57."""
 LEAST_BUSY, MOST_BUSY = 0.4, 0.9
 """Bounds of the share of time in which the board is assumed to be busy during the
-characterisation. Its models are smaller than those of the first round, and so are built faster."""
+characterisation."""
 _STEP_MINUTES = 0.1
 """Board time is rounded down to this, in minutes."""
 
@@ -87,24 +84,12 @@ class DemoClock:
         """Board time that the characterisation may take, in minutes; None: no limit."""
         if not self.limited:
             return None
-        busy = MOST_BUSY if self._round_s <= 0 else self._board_s / self._round_s
+        busy = MOST_BUSY if self._round_s <= 0 else BUSIER * self._board_s / self._round_s
         training_s = max(LEAST_TRAINING_S, TRAINING_ROUNDS * self._round_s)
         for_it_s = self.left_s - (self.rounds - 1) * self._round_s - training_s
         minutes = for_it_s * min(max(busy, LEAST_BUSY), MOST_BUSY) / 60.0
         steps = int(minutes / _STEP_MINUTES)
         return max(round(steps * _STEP_MINUTES, 1), LEAST_BUDGET_MINUTES)
-
-    def measurements(self, asked: int) -> int:
-        """Number of measurements that the characterisation is planned for.
-
-        Args:
-            asked: largest number that is asked for.
-        """
-        minutes = self.budget_minutes()
-        if minutes is None or self._board_s <= 0:
-            return asked
-        each_s = BUDGET_ROUNDS * self._board_s / BUDGET_MEASUREMENTS
-        return min(asked, max(LEAST_MEASUREMENTS, int(60.0 * minutes / each_s)))
 
     def allows_round(self, started: int) -> bool:
         """Whether a further round is planned, and fits into the time that is left.

@@ -162,8 +162,6 @@ def _known(
     known = {key: value for key, value in found.config.items() if key != STARTED_BY}
     before, asked = dict(known), json.loads(json.dumps(dict(config)))
     limited = before.pop("budget_minutes", None) is not None
-    before.pop("measurements", None)
-    asked.pop("measurements", None)
     return known if limited and before == asked else None
 
 
@@ -178,12 +176,12 @@ def _within(clock: DemoClock, config: dict[str, Any], planned: Plan | None) -> d
     minutes = clock.budget_minutes()
     if minutes is None or planned is None:
         return config
-    measurements = clock.measurements(int(config["measurements"]))
     output.err().print(
         f"to end within {clock.minutes:g} minutes, there are {clock.rounds} rounds, and the "
-        f"predictor gets at most {measurements} measurements and {minutes:g} minutes of board time"
+        f"predictor gets at most {config['measurements']} measurements and {minutes:g} minutes of "
+        "board time"
     )
-    return config | {"measurements": measurements, "budget_minutes": minutes}
+    return config | {"budget_minutes": minutes}
 
 
 def _longer(wanted: DemoOptions) -> dict[str, float]:

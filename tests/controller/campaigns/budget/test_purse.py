@@ -15,7 +15,14 @@ from latfarm_controller.campaigns.budget.purse import (
     Limits,
     Purse,
 )
-from latfarm_controller.campaigns.budget.shares import REPEATS_SHARE, SENTINEL_EVERY, shares_of
+from latfarm_controller.campaigns.budget.shares import (
+    CALIBRATION_TIME,
+    MOST_CALIBRATION_TIME,
+    REPEATS_SHARE,
+    SENTINEL_EVERY,
+    kept_ms,
+    shares_of,
+)
 from latfarm_controller.campaigns.plans import Answers, Asker, Batch, Plan
 from latfarm_controller.campaigns.sentinels import PURPOSE as SENTINEL
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -153,3 +160,13 @@ def test_the_shares_of_a_budget_fit_into_it(budget: int) -> None:
     assert kernels + sentinels + int(REPEATS_SHARE * kernels) <= left
     assert kernels > 0.2 * budget
     assert shares.calibration == min(20, max(4, int(0.09 * budget)))
+
+
+def test_the_time_of_calibration_networks_is_kept_as_far_as_it_is_known() -> None:
+    shares = shares_of(500, calibration=20, passes=2)
+    all_ms = 300_000.0
+    assert kept_ms(all_ms, shares, None) == CALIBRATION_TIME * all_ms
+    assert kept_ms(all_ms, shares, 100.0) == CALIBRATION_TIME * all_ms, "never less than the share"
+    assert kept_ms(all_ms, shares, 5_000.0) == 20 * 5_000.0
+    assert kept_ms(all_ms, shares, 50_000.0) == MOST_CALIBRATION_TIME * all_ms
+    assert kept_ms(0.0, shares, 5_000.0) == 0.0, "without a limit of time nothing is kept"

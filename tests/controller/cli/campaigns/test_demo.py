@@ -96,7 +96,7 @@ def test_a_demo_that_is_continued_keeps_the_limits_that_it_began_with() -> None:
     """The controller stores with a configuration who started the campaign."""
     wanted = replace(WANTED, platform="sim", minutes=10.0)
     config = characterize_config(wanted, [graph.to_json() for graph in held_out_networks()[:1]])
-    limited = config | {"measurements": 120, "budget_minutes": 3.0}
+    limited = config | {"budget_minutes": 3.0}
     stored = json.loads(json.dumps(limited)) | {STARTED_BY: "unix:ann"}
     found = SimpleNamespace(kind="characterize", platform="sim", config=stored)
     client: Any = SimpleNamespace(campaign=lambda _: found)
