@@ -74,7 +74,8 @@ FAMILY_OF_OP: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("Transpose", "Slice", "Split", "Pad", "Resize", "Gather", "Expand", "Tile"),
-                *("Cast", "DepthToSpace", "SpaceToDepth", "Shape"),
+                *("Cast", "DepthToSpace", "SpaceToDepth", "Shape", "GatherElements", "GatherND"),
+                *("ScatterElements", "ScatterND", "ReverseSequence", "Trilu"),
             ),
             "move",
         ),
