@@ -253,7 +253,8 @@ class Workers:
 
     def _look(self, name: str) -> DiscoveredRuntime:
         try:
-            worker = self._start(name, next(iter(self._setup.cores)), self._closing.is_set)
+            # All runtimes are looked at together, so that their processes need all cores.
+            worker = self._start(name, next(iter(self._setup.cores)), self._closing.is_set, ())
         except WorkerFailure as failure:
             return DiscoveredRuntime(missing=failure.message)
         hello = worker.hello
@@ -265,7 +266,9 @@ class Workers:
             hello["version"], "", platforms, threads, lacking, hello["protection"]
         )
 
-    def _start(self, name: str, threads: int, cancelled: Callable[[], bool]) -> Worker:
+    def _start(
+        self, name: str, threads: int, cancelled: Callable[[], bool], cpus: tuple[int, ...]
+    ) -> Worker:
         configured = self._setup.configured.get(name, RuntimeConfig())
         cache = self._setup.work_dir / _CACHES / name
         if cache.is_dir() and used(cache).size_bytes > self._limits.cache_bytes:
@@ -275,7 +278,7 @@ class Workers:
             agent_pid=os.getpid(),
             options=dict(configured.options, threads=threads),
             search_path=tuple(str(folder) for folder in self._setup.search_path),
-            cpus=self._setup.cores[threads],
+            cpus=cpus,
             memory_bytes=self._limits.memory_bytes,
             file_bytes=self._disk_bytes,
             nice=self._limits.nice,
@@ -309,6 +312,6 @@ class Workers:
                 return worker
             worker.close()
             del self._workers[name]
-        worker = self._start(name, threads, cancelled)
+        worker = self._start(name, threads, cancelled, self._setup.cores[threads])
         self._workers[name] = (threads, worker)
         return worker
