@@ -55,7 +55,7 @@ from benchmarks.farm.machine import core_times_s
 from benchmarks.models.measuring import ExportBench
 from benchmarks.models.model_row import SIGNAL, TOO_LONG, ModelFile, ModelRow
 from benchmarks.models.suite import ALL, DOZEN, QUICK, Export, named
-from benchmarks.models.tables import by_family, by_model, families, share_read
+from benchmarks.models.tables import by_family, by_model, families, overall, share_read, told
 from benchmarks.predict_speed import train
 
 ROOT = Path(__file__).parents[2]
@@ -237,6 +237,7 @@ def figures(rows: Sequence[ModelRow], same: Mapping[str, Any]) -> dict[str, Any]
     return {
         **same,
         "read_share": share_read(rows),
+        "overall": overall(rows) if same["bundle"] != "synthetic" else None,
         "models": [row.to_json() for row in rows],
         "families": by_family(rows, with_errors=same["bundle"] != "synthetic"),
         "host": {
@@ -306,14 +307,14 @@ def main() -> int:
         written = arguments.write is not None
         print("stopped" + "; the same command continues" * written, file=sys.stderr)
         return 130
-    print(by_model(found["models"], with_errors=found["bundle"] != "synthetic"))
+    with_errors = found["bundle"] != "synthetic"
+    print(by_model(found["models"], with_errors=with_errors))
     print(families(found["families"]))
+    exported = sum(row["exported"] for row in found["models"])
+    print(told(found, exported=exported, with_errors=with_errors))
     host = found["host"]
     load = " ".join(map(str, host["load"]))
-    print(
-        f"{found['read_share']:.0%} of {len(found['models'])} models read and predicted; "
-        f"load {load}, steal of a model at most {host['steal'] or 0.0:.1%}"
-    )
+    print(f"load {load}, steal of a model at most {host['steal'] or 0.0:.1%}")
     return 0
 
 

@@ -15,6 +15,7 @@ class Examined(Protocol):
     exported: bool
     read: bool
     predicted_ms: float | None
+    interval_ms: tuple[float, float] | None
     corrected_ms: float | None
 
     @property
@@ -27,6 +28,45 @@ def share_read(rows: Sequence[Examined]) -> float:
     """Share of the exported models that are read and predicted."""
     exported = [row for row in rows if row.exported]
     return sum(row.read and row.predicted for row in exported) / len(exported) if exported else 0.0
+
+
+def overall(rows: Sequence[Examined]) -> dict[str, Any]:
+    """How well all models that were predicted and measured are predicted."""
+    known = [row for row in rows if error_of(vars(row)) is not None and row.interval_ms is not None]
+    errors = [abs(error_of(vars(row)) or 0.0) for row in known]
+    inside, widths = 0, []
+    for row in known:
+        low, high = row.interval_ms or (0.0, 0.0)
+        inside += low <= (row.corrected_ms or 0.0) <= high
+        widths.append((high - low) / (row.predicted_ms or 1.0))
+    return {
+        "judged": len(known),
+        "median_error": round(median(errors), 4) if known else None,
+        "within10": sum(error <= 0.1 for error in errors),
+        "inside": inside,
+        "median_width": round(median(widths), 4) if known else None,
+    }
+
+
+def told(found: Mapping[str, Any], *, exported: int, with_errors: bool) -> str:
+    """What became of all models, in a sentence or two.
+
+    Args:
+        found: the figures of all models.
+        exported: number of models that were exported.
+        with_errors: whether the errors of predictions mean anything.
+    """
+    share = f"{found['read_share']:.0%} of them are read and predicted"
+    text = f"{exported} of {len(found['models'])} models are exported, and {share}"
+    judged = found["overall"]
+    if not with_errors or not judged["judged"]:
+        return text
+    count = judged["judged"]
+    return (
+        f"{text}\n{count} are measured as well: median error {judged['median_error']:.1%}, "
+        f"{judged['within10'] / count:.0%} within 10%; 90% intervals hold "
+        f"{judged['inside'] / count:.0%}, median width {judged['median_width']:.0%}"
+    )
 
 
 def by_family(rows: Sequence[Examined], *, with_errors: bool) -> list[dict[str, Any]]:
@@ -59,6 +99,16 @@ def families(rows: Sequence[Mapping[str, Any]]) -> str:
         counts = "".join(f"{row[name]:>10}" for name in header)
         lines.append(f"{row['family']:<24}{counts}{'-' if error is None else f'{error:.1%}':>14}")
     return "\n".join(lines)
+
+
+def published(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of the documentation's table: one for each family."""
+    counts = ("models", "exported", "predicted", "measured")
+    lines = []
+    for row in rows:
+        error = "-" if row["median_error"] is None else f"{row['median_error'] * 100:.1f} %"
+        lines.append(f"| {' | '.join([row['family'], *(str(row[n]) for n in counts), error])} |")
+    return lines
 
 
 def error_of(row: Mapping[str, Any]) -> float | None:

@@ -61,6 +61,21 @@ def test_shares_count_what_was_exported() -> None:
     assert tables.share_read(rows()[2:]) == 0.0
 
 
+def test_all_models_are_judged_together_and_what_was_not_exported_is_told() -> None:
+    """The second model is predicted without one of its ops, and was not measured."""
+    judged = tables.overall(rows())
+    expected = {"judged": 1, "median_error": 0.1, "inside": 1, "median_width": 0.9091}
+    assert judged == expected | {"within10": judged["within10"]}
+    found = {"models": rows(), "read_share": 0.5, "overall": judged}
+    first, second = tables.told(found, exported=2, with_errors=True).splitlines()
+    assert first == "2 of 3 models are exported, and 50% of them are read and predicted"
+    assert "median error 10.0%" in second
+    assert "hold 100%, median width 91%" in second
+    assert tables.told(found, exported=2, with_errors=False) == first
+    nobody = tables.overall(rows()[2:])
+    assert (nobody["judged"], nobody["median_error"]) == (0, None)
+
+
 def test_families_are_counted() -> None:
     cnn, vit = tables.by_family(rows(), with_errors=True)
     assert (cnn["models"], cnn["read"], cnn["predicted"], cnn["measured"]) == (2, 2, 1, 1)

@@ -118,15 +118,46 @@ class PairCase:
     @cached_property
     def connected(self) -> Graph:
         """Op1 followed by Op2."""
+        b = GraphBuilder(self.label)
+        return b.build([self._both(b)])
+
+    @property
+    def continues(self) -> bool:
+        """Whether Op2 is an activation on maps, behind which a network goes on as it was."""
+        second = self.second
+        return not (second.flat or second.binary or second.op in WINDOWED) and (
+            self.connected.type_of(self.connected.outputs[0]).shape == self.wide_shape
+        )
+
+    @cached_property
+    def continued(self) -> Graph:
+        """Op1, Op2 and a pool, since a network goes on behind an activation.
+
+        Some runtimes fuse no activation whose result is an output of the model.
+        """
+        b = GraphBuilder(f"{self.label}+pool")
+        return b.build([_pool(b, self._both(b))])
+
+    @cached_property
+    def pool_alone(self) -> Graph:
+        """The pool of `continued` alone."""
+        b = GraphBuilder("pool")
+        return b.build([_pool(b, b.input(self.wide_shape))])
+
+    def _both(self, b: GraphBuilder) -> str:
+        """Add Op1 and Op2; the name of the result of Op2."""
         assert self.first.first is not None
         assert self.second.second is not None
-        b = GraphBuilder(self.label)
         wide = self.first.first(b, self.size)
         other = ""
         if self.second.binary:
             # x * sigmoid(x) is an activation in two ops: the product reads the sigmoid's input.
             other = "input" if self.rule[1].endswith(GATE) else b.input(b.type_of(wide).shape)
-        return b.build([self.second.second(b, wide, other, self.size)])
+        return self.second.second(b, wide, other, self.size)
+
+
+def _pool(b: GraphBuilder, x: str) -> str:
+    return b.max_pool(x, 3, 1, "same")
 
 
 def single_first(operator: FusionOperator, size: CaseSize) -> Graph:

@@ -136,6 +136,7 @@ class FewFusionCampaign(FusionCampaign):
             cases = [case for case in self._tested if case.rule in wanted]
             cases.sort(key=lambda case: -self._weights.get(case.rule, 0.0))
             yield from self._profiled.settle(cases, self._ask_profile, self._next)
+            yield from self._profiled.settle_inside(cases, self._ask_profile, self._next)
             self._join = self._profiled.join
         else:
             yield from self.transfer_rounds()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.op_sets import FREE_OPS
-from latfarm_predictors.kernels.fusion_ops import rule_op
+from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.fusion.decision import prior_log_odds
@@ -30,6 +30,8 @@ def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
 
     Fusion rules name a kernel by its first op. So an edge behind a batch normalisation that is
     usually fused with a convolution counts for the pair of the convolution and the later op too.
+    An activation in two ops, a tensor times its own sigmoid, counts as Swish or HardSwish, as the
+    operators that are tested are called.
 
     Args:
         networks: networks like those that will be predicted. None of them may judge a predictor:
@@ -37,14 +39,20 @@ def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
     """
     found: dict[Rule, float] = {}
     for graph in networks:
+        gates = {
+            i: g for i, node in enumerate(graph.nodes) if (g := gate_of(graph, node)) is not None
+        }
         for index, node in enumerate(graph.nodes):
             for name in node.inputs:
                 source = graph.positions.get(name)
-                if source is None or node.op in FREE_OPS:
+                if source is None or node.op in FREE_OPS or index in gates.values():
                     continue
+                second = rule_op(graph, node)
+                if index in gates and source != gates[index]:
+                    second = GATED[graph.nodes[gates[index]].op]
                 own = rule_op(graph, graph.nodes[source])
                 for first in dict.fromkeys((own, _head(graph, source))):
-                    pair = (first, rule_op(graph, graph.nodes[index]))
+                    pair = (first, second)
                     found[pair] = found.get(pair, 0.0) + 1.0 / len(graph.nodes)
     return found
 

@@ -55,6 +55,7 @@ class Profiled:
         self.untold: dict[tuple[str, str], str] = {}
         self.models: list[tuple[Graph, Measurement]] = []
         self.join: ConnectionCase | None = None
+        self._shown: dict[str, Measurement] = {}
 
     def plan(self, ask: AskProfile, next_batch: Next) -> Plan:
         """First a control, to see whether layers are shown at all, then every model once."""
@@ -93,9 +94,34 @@ class Profiled:
         requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
         answers = yield next_batch(list(requests.values()), len(requests) + len(cases))
         shown = {key: answers[request.request_id] for key, request in requests.items()}
+        self._shown |= shown
         self.models += [(graph, shown[key]) for key, graph in graphs.items()]
         for case in cases:
             self._settle(case, shown, joins.get(case.label))
+
+    def settle_inside(self, cases: Sequence[PairCase], ask: AskProfile, next_batch: Next) -> Plan:
+        """Profile activations that ran apart once more, with an op behind them as in networks.
+
+        Where they then run as one kernel with the op before them, the pair is fused: networks are
+        what rules are for. Black-box times are scored against `settle` alone.
+        """
+        apart = [c for c in cases if self.truth.get(c.rule) is False and c.continues]
+        apart = [c for c in apart if hash_of(c.connected) in self._shown]
+        models = [graph for case in apart for graph in (case.pool_alone, case.continued)]
+        graphs = {hash_of(graph): graph for graph in models if hash_of(graph) not in self._shown}
+        if not graphs:
+            return
+        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
+        answers = yield next_batch(list(requests.values()), len(requests))
+        shown = {key: answers[request.request_id] for key, request in requests.items()}
+        self.models += [(graph, shown[key]) for key, graph in graphs.items()]
+        self._shown |= shown
+        for case in apart:
+            parts = (case.single_first, case.single_second, case.pool_alone)
+            alone = [self._shown[hash_of(graph)] for graph in parts]
+            if profile_says_fused(alone, self._shown[hash_of(case.continued)]):
+                self.truth[case.rule] = True
+                self.absorbed.discard(case.rule)
 
     def _settle(
         self, case: PairCase, shown: dict[str, Measurement], join: ConnectionCase | None

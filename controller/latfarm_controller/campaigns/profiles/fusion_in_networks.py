@@ -28,6 +28,9 @@ from latfarm_controller.campaigns.profiles.profiled_networks import with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Numbers of edges and of networks below which the answer of the pair's own models stays."""
+FUSED_IN_ONE = 8
+"""Number of fused edges from which a single network is enough. Few families have some activations:
+of 60 profiled networks, one may have a HardSwish, and behind each of its convolutions."""
 LEAST_FUSED = 0.25
 """Share of fused edges from which the ops of a pair are cut out together."""
 
@@ -56,7 +59,8 @@ class Seen:
     def verdict(self) -> Verdict:
         """How networks are cut at this pair; "undecided" where too few edges are known."""
         edges = self.fused + self.apart
-        if edges < LEAST_EDGES or self.networks < LEAST_NETWORKS:
+        known = self.networks >= LEAST_NETWORKS or self.fused >= FUSED_IN_ONE
+        if edges < LEAST_EDGES or not known:
             return "undecided"
         return "fused" if self.fused >= LEAST_FUSED * edges else "separate"
 

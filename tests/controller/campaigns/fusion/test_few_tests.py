@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -24,9 +25,10 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_net
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
 from latfarm_controller.zoo import build
 from latfarm_controller.zoo.family import Family
+from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.fusion import FusionRules
-from latfarm_predictors.measurement import Measurement, Outcome
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
 from tests.controller.campaigns.fusion.simulated_board import Board, is_fused, quality
 
@@ -189,12 +191,52 @@ def test_lineages_that_judge_do_not_decide_which_pairs_are_tested(
     assert built == kept != set()
 
 
+def test_activations_in_two_ops_are_weighed_by_the_names_that_are_tested() -> None:
+    b = GraphBuilder("net")
+    x = b.hard_swish(b.batch_norm(b.conv(b.input((1, 3, 8, 8)), 4, 3)))
+    gate = b.hard_sigmoid(b.conv(b.global_avg_pool(x), 4, 1))
+    found = weights([b.build([b.mul(x, gate)])])
+    assert {pair for pair in found if pair[0] in ("Conv", "HardSigmoid")} == {
+        ("Conv", "BatchNormalization"),
+        ("Conv", "HardSwish"),
+        ("Conv", "HardSigmoid"),
+        ("HardSigmoid", "Mul:gate"),
+        ("HardSigmoid", "Mul"),
+    }
+
+
 def test_pairs_are_weighed_by_the_networks_that_contain_them() -> None:
     found = weights(usual_networks())
     assert found["Conv", "BatchNormalization"] > found["Concat", "Conv"] > 0
     # Behind a batch normalisation, rules name the convolution.
     assert found["Conv", "Relu"] > found["BatchNormalization", "Relu"] * 0.9
     assert ("ConvTranspose", "Relu") not in found
+
+
+def test_an_activation_that_is_fused_only_inside_networks_is_fused() -> None:
+    """As onnxruntime on x86 does: it fuses no HardSwish whose result the model gives out."""
+    board = Board("cpu", 0.0)
+
+    def measured(request: MeasurementRequest) -> Measurement:
+        nodes = list(request.graph.nodes) if request.profile else []
+        if [node.op for node in nodes[:3]] == ["Conv", "HardSigmoid", "Mul"] and len(nodes) > 3:
+            del nodes[1:3]
+        shown = [ProfiledLayer(node.name, node.op, 0.1) for node in nodes]
+        return replace(board.measure(request), layers=tuple(shown))
+
+    options = {"pairs": [["conv", "hard_swish"], ["conv", "swish"], ["conv", "conv"]]}
+    campaign = FewFusionCampaign("sim", FusionOptions.model_validate(options))
+    requests = drive(campaign, measured)
+    rules = campaign.rules()
+    assert rules.fuses("Conv", "HardSwish")
+    assert rules.verdict("Conv", "Swish") == rules.verdict("Conv", "Conv") == "separate"
+    # What is asked once more is the activations alone, behind each of which the same pool stands.
+    inside = [request.label for request in requests if "pool" in request.label]
+    assert sorted(inside) == [
+        "profile: conv+hard_swish@small+pool",
+        "profile: conv+swish@small+pool",
+        "profile: pool",
+    ]
 
 
 def test_an_op_that_the_board_cannot_run_does_not_stop_the_others() -> None:

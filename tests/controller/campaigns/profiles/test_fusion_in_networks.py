@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from latfarm_controller.campaigns.profiles.fusion_in_networks import (
+    FUSED_IN_ONE,
     LEAST_EDGES,
     Seen,
     overruled,
@@ -137,12 +138,15 @@ def test_rules_change_where_enough_edges_of_several_networks_say_so() -> None:
         ("Conv", "Add"): Seen(0, 40, 1),  # seen in one network only
         ("Conv", "Clip"): Seen(LEAST_EDGES - 1, 0, 2),
         ("Conv", "Tanh"): Seen(5, 0, 2),  # no model of this pair was measured
+        ("Conv", "Elu"): Seen(FUSED_IN_ONE, 1, 1),  # one network, but many fused edges
+        ("Conv", "Selu"): Seen(FUSED_IN_ONE - 1, 0, 1),
         ("Relu", "Conv"): Seen(0, 50, 9),  # pairs without a rule are separate anyway
     }
     assert set(overruled(rules, shown)) == {
         ("Conv", "HardSwish"),
         ("Conv", "Relu"),
         ("Conv", "Tanh"),
+        ("Conv", "Elu"),
     }
     right = put_right(rules, shown)
     assert [right.fuses("Conv", op) for op in ("HardSwish", "Relu", "Add", "Clip", "Tanh")] == [
