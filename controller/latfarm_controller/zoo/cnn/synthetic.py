@@ -2,8 +2,10 @@
 
 These are local response normalisation, grouped, asymmetric and large convolutions, large fully
 connected layers, pools of all strides, joins of branches, dense chains, channel shuffles,
-per-channel scales as separate ops, and gates. No network is copied: sizes are drawn uniformly by
-their logarithms, and a module is chosen at random at every step.
+per-channel scales as separate ops, and gates. Others are what exporters write today: the mean of a
+map as ReduceMean, group norms as InstanceNormalization between two views, and maps that are
+enlarged and joined with those before. No network is copied: sizes are drawn uniformly by their
+logarithms, and a module is chosen at random at every step.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from latfarm_controller.zoo.design import Design
 
 LARGEST_FC = 25088 * 4096
 """Largest number of weights of a fully connected layer: that of VGG, 411 MB of float32."""
+_ACTIVATIONS = ("relu", "leaky", "tanh", "sigmoid", "swish", "hard_swish", "gelu")
+"""The activations of these networks, one for each network."""
+_OFTEN = (12, 2, 1, 1, 2, 2, 1)
+"""How often each of `_ACTIVATIONS` is drawn."""
 _CHANNEL_CAPS = ((112, 96), (80, 160), (40, 384), (20, 768), (10, 1280), (0, 2048))
 """Sizes of maps with the most channels from that size on, so that the work of one layer stays under
 a few billion multiply-adds."""
@@ -35,14 +41,19 @@ class _Style:
     """What follows the convolutions of one network.
 
     Attributes:
-        norm: "bias" for a bias, "bn" for a batch norm, "scale" for a batch norm and a scale.
+        norm: "bias" for a bias, "bn" for a batch norm, "scale" for a batch norm and a scale,
+            "group" for a group norm.
         act: the activation.
         pool: "max" or "avg".
+        mean: the op that takes the mean of a map, "pool" or "reduce".
+        groups: number of groups of a group norm, where it divides the channels; otherwise 1.
     """
 
     norm: str
     act: str
     pool: str
+    mean: str
+    groups: int
 
 
 class _Synthetic:
@@ -51,9 +62,11 @@ class _Synthetic:
         self.design = design
         self.draw = random.Random(f"synthetic {design.seed}")
         self.style = _Style(
-            norm=self.draw.choice(("bias", "bn", "scale")),
-            act=self.draw.choices(("relu", "leaky", "tanh", "sigmoid"), (12, 2, 1, 1))[0],
+            norm=self.draw.choices(("bias", "bn", "scale", "group"), (4, 4, 4, 1))[0],
+            act=self.draw.choices(_ACTIVATIONS, _OFTEN)[0],
             pool=self.draw.choice(("max", "max", "avg")),
+            mean=self.draw.choice(("pool", "reduce")),
+            groups=self.draw.choice((1, 8, 32)),
         )
 
     def build(self, x: str) -> str:
@@ -70,6 +83,8 @@ class _Synthetic:
             self.residual,
             self.shuffle,
             self.gate,
+            self.excite,
+            self.pyramid,
         )
         # Each network has two or three kinds of modules, so that networks differ like families.
         kinds = self.draw.sample(modules, self.draw.randint(2, 3))
@@ -99,6 +114,8 @@ class _Synthetic:
     def after(self, x: str) -> str:
         """The norm and the activation."""
         b = self.b
+        if self.style.norm == "group":
+            return self.act(self.group_norm(x))
         if self.style.norm != "bias":
             x = b.batch_norm(x)
         if self.style.norm == "scale":
@@ -106,12 +123,36 @@ class _Synthetic:
             x = b.add(b.mul(x, b.weight(scale)), b.weight(scale))
         return self.act(x)
 
+    def group_norm(self, x: str) -> str:
+        """A group norm as torch exports it: views around an instance norm, a scale and a bias."""
+        b, shape = self.b, self.b.type_of(x).shape
+        groups = self.style.groups if shape[1] % self.style.groups == 0 else 1
+        rows = b.reshape(x, (shape[0], groups, -1))
+        unit = [b.weight((groups,)), b.weight((groups,))]
+        normal = b.reshape(b.op("InstanceNormalization", [rows, *unit]), shape)
+        scale = (shape[1], 1, 1)
+        return b.add(b.mul(normal, b.weight(scale)), b.weight(scale))
+
     def act(self, x: str) -> str:
+        b = self.b
         if self.style.act == "leaky":
-            return self.b.leaky_relu(x, 0.1)
-        if self.style.act == "tanh":
-            return self.b.tanh(x)
-        return self.b.sigmoid(x) if self.style.act == "sigmoid" else self.b.relu(x)
+            return b.leaky_relu(x, 0.1)
+        made = {
+            "relu": b.relu,
+            "tanh": b.tanh,
+            "sigmoid": b.sigmoid,
+            "hard_swish": b.hard_swish,
+            "gelu": b.gelu,
+        }
+        if self.style.act == "swish":
+            return b.mul(x, b.sigmoid(x))
+        return made[self.style.act](x)
+
+    def mean(self, x: str) -> str:
+        """The mean of a map, (N, C, 1, 1)."""
+        if self.style.mean == "reduce":
+            return self.b.reduce_mean(x, (2, 3))
+        return self.b.global_avg_pool(x)
 
     def conv(
         self,
@@ -183,9 +224,9 @@ class _Synthetic:
                 x = self.act(b.fc(x, min(most, self.design.channels(wide))))
             x = b.fc(x, classes)
         elif self.draw.random() < 0.5:
-            x = b.flatten(b.global_avg_pool(b.relu(b.conv(x, classes, 1, bias=True))))
+            x = b.flatten(self.mean(b.relu(b.conv(x, classes, 1, bias=True))))
         else:
-            x = b.fc(b.flatten(b.global_avg_pool(x)), classes)
+            x = b.fc(b.flatten(self.mean(x)), classes)
         return b.softmax(x) if self.draw.random() < 0.8 else x
 
     # Modules
@@ -275,3 +316,22 @@ class _Synthetic:
         signal = b.conv(x, channels, 3, bias=True)
         control = b.conv(x, channels, self.draw.choice((1, 3)), bias=True)
         return b.mul(b.tanh(signal), b.sigmoid(control))
+
+    def excite(self, x: str) -> str:
+        """A convolution, whose channels are scaled by a gate that sees the mean of the map."""
+        b = self.b
+        x = self.conv(x, self.channels(x, low=32), self.draw.choice((1, 3)))
+        squeezed = max(4, channels_of(b, x) // self.draw.choice((4, 8, 16)))
+        s = b.relu(b.conv(self.mean(x), squeezed, 1, bias=True))
+        s = b.conv(s, channels_of(b, x), 1, bias=True)
+        return b.mul(x, b.hard_sigmoid(s) if self.draw.random() < 0.5 else b.sigmoid(s))
+
+    def pyramid(self, x: str) -> str:
+        """A convolution on a map of half the size, enlarged again and joined with the map."""
+        if self.size(x) < 8 or any(side % 2 for side in self.b.type_of(x).shape[2:]):
+            return self.plain(x)
+        coarse = self.conv(self.pool(x, 2, 2, "valid"), self.channels(x, low=32), 3)
+        wide = self.b.resize(coarse, 2)
+        if self.draw.random() < 0.5:
+            return self.conv(self.b.concat([wide, x]), self.channels(x, low=32))
+        return self.b.add(wide, self.conv(x, channels_of(self.b, coarse)))
