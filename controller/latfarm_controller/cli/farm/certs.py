@@ -204,7 +204,8 @@ def revoke(
 ) -> None:
     """Revoke certificates. The controller refuses them at once; boards need the new revoked.json.
 
-    A name means all certificates of that name. The owner need not be reachable.
+    A name means all certificates of that name. The owner need not be reachable. What was revoked
+    already stays so.
 
     \b
     Examples:
@@ -212,11 +213,17 @@ def revoke(
       latfarm certs revoke old/ada.crt
     """
     authority = _authority(changes=True)
-    for one in authority.revoke(which):
-        audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
+    before = authority.revoked()
+    found = authority.revoke(which)
+    for one in found:
         name = f", a certificate of {one.name}," if one.name else ""
+        if one.fingerprint in before:
+            output.err().print(f"{one.fingerprint}{name} was revoked already")
+            continue
+        audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
         output.err().print(f"{one.fingerprint}{name} is revoked")
-    output.err().print(f"copy the new {authority.revoked_file} to all boards")
+    if any(one.fingerprint not in before for one in found):
+        output.err().print(f"copy the new {authority.revoked_file} to all boards")
 
 
 @app.command("list")

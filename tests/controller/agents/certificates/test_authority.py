@@ -213,3 +213,23 @@ def test_a_name_that_is_not_known_is_one_line(
     assert run(["certs", "revoke", "bob"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "no certificate of 'bob' is known here" in line
+
+
+def test_a_certificate_is_revoked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Playbooks tell by the words whether something has changed."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("LATFARM_HOME", str(home))
+    assert run(["certs", "init"]) == 0
+    assert run(["certs", "issue", "bob", "--role", "operator"]) == 0
+    capfd.readouterr()
+    assert run(["certs", "revoke", "bob"]) == 0
+    first, told = capfd.readouterr().err.splitlines()
+    assert first.endswith(", a certificate of bob, is revoked")
+    assert told.startswith("copy the new ")
+    assert run(["certs", "revoke", "bob"]) == 0
+    (again,) = capfd.readouterr().err.splitlines()
+    assert again.endswith(", a certificate of bob, was revoked already")
+    assert " is revoked" not in again
+    assert (home / "audit.jsonl").read_text().count("certificate.revoked") == 1
