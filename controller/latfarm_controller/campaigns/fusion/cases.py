@@ -14,6 +14,7 @@ from typing import Literal
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.op_sets import CONVOLUTIONS
 from latfarm_predictors.kernels.fusion_ops import GATE, GATED
 
 from latfarm_controller.campaigns.fusion.operators import (
@@ -123,11 +124,11 @@ class PairCase:
 
     @property
     def continues(self) -> bool:
-        """Whether Op2 is an activation on maps, behind which a network goes on as it was."""
+        """Whether Op2 is an activation behind a convolution, where a network goes on as it was."""
         second = self.second
-        return not (second.flat or second.binary or second.op in WINDOWED) and (
-            self.connected.type_of(self.connected.outputs[0]).shape == self.wide_shape
-        )
+        if self.first.op not in CONVOLUTIONS or second.binary or second.op in WINDOWED:
+            return False
+        return self.connected.type_of(self.connected.outputs[0]).shape == self.wide_shape
 
     @cached_property
     def continued(self) -> Graph:
