@@ -175,7 +175,7 @@ def test_bundle_export_and_import(
     theirs = other.run("predict", SQUEEZENET, "--json").json
     assert theirs == alone.run("predict", SQUEEZENET, "--json").json
     rules = other.run("fusion", "show", "--json").json
-    assert rules == characterized.ended.json["rules"]
+    assert rules == alone.run("fusion", "show", "--json").json
     shown = other.run("fusion", "show", "-p", platform)
     assert re.search(r"Conv +Relu +as one kernel", shown.out)
     same = other.run("fusion", "compare", platform, platform)

@@ -57,6 +57,18 @@ class Issued:
         expired = self.expires_s <= datetime.now(UTC).timestamp()
         return "expired" if expired else "valid"
 
+    @property
+    def expires_on(self) -> str:
+        """The day on which it expires, in UTC, as YYYY-MM-DD."""
+        return datetime.fromtimestamp(self.expires_s, UTC).date().isoformat()
+
+    @property
+    def title(self) -> str:
+        """The fingerprint, and whose certificate it is if that is known."""
+        return (
+            f"{self.fingerprint}, a certificate of {self.name}," if self.name else self.fingerprint
+        )
+
 
 class SignedCertificates:
     """The certificates that were signed by the authority in a folder.

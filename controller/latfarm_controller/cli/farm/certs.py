@@ -204,8 +204,7 @@ def revoke(
 ) -> None:
     """Revoke certificates. The controller refuses them at once; boards need the new revoked.json.
 
-    A name means all certificates of that name. The owner need not be reachable. What was revoked
-    already stays so.
+    A name means all certificates of that name. The owner need not be reachable.
 
     \b
     Examples:
@@ -214,15 +213,12 @@ def revoke(
     """
     authority = _authority(changes=True)
     before = authority.revoked()
-    found = authority.revoke(which)
-    for one in found:
-        name = f", a certificate of {one.name}," if one.name else ""
-        if one.fingerprint in before:
-            output.err().print(f"{one.fingerprint}{name} was revoked already")
-            continue
-        audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
-        output.err().print(f"{one.fingerprint}{name} is revoked")
-    if any(one.fingerprint not in before for one in found):
+    for one in authority.revoke(which):
+        told = "was revoked already" if one.fingerprint in before else "is revoked"
+        output.err().print(f"{one.title} {told}")
+        if one.fingerprint not in before:
+            audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
+    if authority.revoked() != before:
         output.err().print(f"copy the new {authority.revoked_file} to all boards")
 
 
@@ -256,8 +252,7 @@ def list_certificates(as_json: inputs.Json = False) -> None:
         return
     rows = [
         [
-            *(one.name, " ".join(one.roles), one.state),
-            datetime.fromtimestamp(one.expires_s, UTC).date().isoformat(),
+            *(one.name, " ".join(one.roles), one.state, one.expires_on),
             *(one.serial[:16], one.fingerprint[:16]),
         ]
         for one in found
