@@ -86,6 +86,19 @@ def start_ups(model: Path, name: str) -> list[StartUp]:
     ]
 
 
+def published(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of the documentation's table: one for each command.
+
+    Args:
+        rows: the commands as `StartUp.to_json` gives them.
+    """
+    return [
+        f"| `{row['command']}` | {'yes' if row['with_serve'] else 'no'} | {row['median_s']:.2f} s "
+        f"| {row['ninth_decile_s']:.2f} s | {row['promised_s']:.1f} s |"
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True)
 class BenchHome:
     """A home of latfarm for this benchmark.

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.models import tables as exports
+from benchmarks.startup import commands as start_ups
 from benchmarks.unseen.published import ACCURACY_HEAD, INTERVALS_HEAD, README_HEAD, published
 
 ROOT = Path(__file__).parents[2]
@@ -85,3 +87,16 @@ def test_the_tables_of_networks_are_those_of_their_file() -> None:
     assert "\n".join(README_HEAD) in README
     assert "\n".join(ACCURACY_HEAD) in RESULTS
     assert "\n".join(INTERVALS_HEAD) in RESULTS
+
+
+def test_the_tables_of_exports_and_of_start_ups_are_those_of_their_files() -> None:
+    lines = RESULTS.splitlines()
+    models = json.loads((ROOT / "benchmarks" / "models" / "models.json").read_text("utf-8"))
+    for line in exports.published(models["families"]):
+        assert line in lines
+    share = models["overall"]["within10"] / models["overall"]["judged"]
+    assert f"a median error of {models['overall']['median_error'] * 100:.1f} %" in RESULTS
+    assert f"{share * 100:.0f} % within 10 %" in RESULTS
+    commands = json.loads((ROOT / "benchmarks" / "startup" / "startup.json").read_text("utf-8"))
+    for line in start_ups.published(commands["commands"]):
+        assert line in lines
