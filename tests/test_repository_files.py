@@ -7,32 +7,27 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.checkout_files import ROOT, checkout_files
+
 LARGEST_BYTES = 512 * 1024
 """Largest size of a file. The largest ones are results of benchmarks and locked dependencies."""
 
 
-def files_to_commit() -> list[Path]:
-    """Files that are tracked, or that `git add --all` would add; links to folders are left out."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if listed.returncode:
+@pytest.fixture(scope="module")
+def files() -> list[Path]:
+    """The files of the checkout, relative to its root."""
+    try:
+        return checkout_files()
+    except subprocess.CalledProcessError:
         pytest.skip("this copy of the project is no git checkout")
-    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
-    return [path for path in paths if path.is_file()]
 
 
-def test_no_file_is_large() -> None:
+def test_no_file_is_large(files: list[Path]) -> None:
     """A wheel, an archive or a data set that was committed stays in the history for ever."""
-    sizes = {str(path.relative_to(ROOT)): path.stat().st_size for path in files_to_commit()}
+    sizes = {str(path): (ROOT / path).stat().st_size for path in files}
     assert {name: size for name, size in sizes.items() if size > LARGEST_BYTES} == {}
 
 
-def test_every_file_is_text() -> None:
+def test_every_file_is_text(files: list[Path]) -> None:
     """Fixtures that are no text are made by the tests that need them."""
-    binary = [path for path in files_to_commit() if b"\0" in path.read_bytes()]
-    assert [str(path.relative_to(ROOT)) for path in binary] == []
+    assert [str(path) for path in files if b"\0" in (ROOT / path).read_bytes()] == []

@@ -307,11 +307,9 @@ def main() -> int:
         written = arguments.write is not None
         print("stopped" + "; the same command continues" * written, file=sys.stderr)
         return 130
-    with_errors = found["bundle"] != "synthetic"
-    print(by_model(found["models"], with_errors=with_errors))
+    print(by_model(found["models"], with_errors=found["bundle"] != "synthetic"))
     print(families(found["families"]))
-    exported = sum(row["exported"] for row in found["models"])
-    print(told(found, exported=exported, with_errors=with_errors))
+    print(told(found))
     host = found["host"]
     load = " ".join(map(str, host["load"]))
     print(f"load {load}, steal of a model at most {host['steal'] or 0.0:.1%}")

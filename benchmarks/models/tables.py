@@ -32,34 +32,34 @@ def share_read(rows: Sequence[Examined]) -> float:
 
 def overall(rows: Sequence[Examined]) -> dict[str, Any]:
     """How well all models that were predicted and measured are predicted."""
-    known = [row for row in rows if error_of(vars(row)) is not None and row.interval_ms is not None]
-    errors = [abs(error_of(vars(row)) or 0.0) for row in known]
-    inside, widths = 0, []
-    for row in known:
-        low, high = row.interval_ms or (0.0, 0.0)
-        inside += low <= (row.corrected_ms or 0.0) <= high
-        widths.append((high - low) / (row.predicted_ms or 1.0))
+    errors, inside, widths = [], 0, []
+    for row in rows:
+        if row.predicted_ms is None or row.interval_ms is None or row.corrected_ms is None:
+            continue
+        low_ms, high_ms = row.interval_ms
+        errors.append(abs(row.predicted_ms / row.corrected_ms - 1.0))
+        inside += low_ms <= row.corrected_ms <= high_ms
+        widths.append((high_ms - low_ms) / row.predicted_ms)
     return {
-        "judged": len(known),
-        "median_error": round(median(errors), 4) if known else None,
+        "judged": len(errors),
+        "median_error": round(median(errors), 4) if errors else None,
         "within10": sum(error <= 0.1 for error in errors),
         "inside": inside,
-        "median_width": round(median(widths), 4) if known else None,
+        "median_width": round(median(widths), 4) if widths else None,
     }
 
 
-def told(found: Mapping[str, Any], *, exported: int, with_errors: bool) -> str:
+def told(found: Mapping[str, Any]) -> str:
     """What became of all models, in a sentence or two.
 
     Args:
-        found: the figures of all models.
-        exported: number of models that were exported.
-        with_errors: whether the errors of predictions mean anything.
+        found: the figures of all models, as `run.figures` gives them.
     """
+    models, judged = found["models"], found["overall"]
+    exported = sum(row["exported"] for row in models)
     share = f"{found['read_share']:.0%} of them are read and predicted"
-    text = f"{exported} of {len(found['models'])} models are exported, and {share}"
-    judged = found["overall"]
-    if not with_errors or not judged["judged"]:
+    text = f"{exported} of {len(models)} models are exported, and {share}"
+    if judged is None or not judged["judged"]:
         return text
     count = judged["judged"]
     return (

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout_files import ROOT, checkout_files
 from tests.docs.reader_shell import ReaderShell
 from tests.docs.tutorial_page import PageError, agrees, steps_of
 
-ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PROGRAMS = Path(sys.executable).parent
 ROLES = (
@@ -49,16 +49,9 @@ def reader(request: pytest.FixtureRequest) -> Iterator[ReaderShell]:
 
 def copy_checkout(folder: Path) -> None:
     """A copy of this checkout as after `make setup`, whose programs run the copy's modules."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    for path in checkout_files():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, folder / path)
     somebody = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "Begin"]):
         subprocess.run(["git", *somebody, *words], cwd=folder, check=True)

@@ -183,7 +183,7 @@ def test_a_query_measures_once_and_then_reads_the_store(enrolled: Enrolled, tmp_
     latfarm = enrolled.controller.latfarm
     listed = {entry["name"] for entry in latfarm("platforms", "--json") if entry.get("name")}
     (platform,) = (name for name in listed if "onnxruntime" in name and name.endswith("fp32-1t"))
-    # As for a publication, an emulated processor would take twelve minutes.
+    # A measurement for a publication takes an emulated processor twelve minutes.
     first = latfarm("query", str(model), "--platform", platform, "--survey", "--json")
     again = latfarm("query", str(model), "--platform", platform, "--json")
     assert (first["hit"], again["hit"]) == (False, True)

@@ -8,6 +8,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,15 @@ def test_all_models_are_judged_together_and_what_was_not_exported_is_told() -> N
     judged = tables.overall(rows())
     expected = {"judged": 1, "median_error": 0.1, "inside": 1, "median_width": 0.9091}
     assert judged == expected | {"within10": judged["within10"]}
-    found = {"models": rows(), "read_share": 0.5, "overall": judged}
-    first, second = tables.told(found, exported=2, with_errors=True).splitlines()
+    good = rows()[0]
+    near, far = (tables.overall([replace(good, predicted_ms=ms)]) for ms in (2.1, 2.3))
+    assert (near["within10"], far["within10"]) == (1, 0)
+    found = {"models": [vars(row) for row in rows()], "read_share": 0.5, "overall": judged}
+    first, second = tables.told(found).splitlines()
     assert first == "2 of 3 models are exported, and 50% of them are read and predicted"
     assert "median error 10.0%" in second
     assert "hold 100%, median width 91%" in second
-    assert tables.told(found, exported=2, with_errors=False) == first
+    assert tables.told(found | {"overall": None}) == first
     nobody = tables.overall(rows()[2:])
     assert (nobody["judged"], nobody["median_error"]) == (0, None)
 

@@ -25,7 +25,6 @@ from latfarm_controller.campaigns.budget.shares import (
     PROFILED_TIME,
     REPEATS_SHARE,
     SENTINEL_EVERY,
-    kept_ms,
     shares_of,
 )
 from latfarm_controller.campaigns.characterize import CharacterizeCampaign, CharacterizeOptions
@@ -121,7 +120,7 @@ class CharacterizeInBudget(CharacterizeCampaign):
         """The limits of a stage that leaves the share of the calibration networks untouched."""
         minutes = self._options.budget_minutes
         all_ms = 60_000.0 * minutes if minutes is not None else 0.0
-        keep_ms = kept_ms(all_ms, self.shares, self._network_ms())
+        keep_ms = self.shares.kept_ms(all_ms, self._network_ms())
         found = Limits(keep=self.shares.kept, keep_ms=keep_ms)
         return Limits(
             most=found.most if most is None else most,

@@ -50,6 +50,26 @@ def sigmoid(b: GraphBuilder, x: str) -> str:
     return b.sigmoid(x)
 
 
+def global_mean(b: GraphBuilder, x: str) -> str:
+    """The mean of a map, (N, C, 1, 1), as a global pool."""
+    return b.global_avg_pool(x)
+
+
+def reduced_mean(b: GraphBuilder, x: str) -> str:
+    """The mean of a map, (N, C, 1, 1), as torch exports `x.mean((2, 3), keepdim=True)`."""
+    return b.reduce_mean(x, (2, 3))
+
+
+def gelu(b: GraphBuilder, x: str) -> str:
+    """The Gaussian error linear unit, computed with erf."""
+    return b.gelu(x)
+
+
+def tanh(b: GraphBuilder, x: str) -> str:
+    """The hyperbolic tangent."""
+    return b.tanh(x)
+
+
 def centred(kernel: Size) -> Pads:
     """PyTorch's padding, k // 2 on all sides; TensorFlow's padding is called "same"."""
     high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
@@ -101,7 +121,12 @@ def channels_of(b: GraphBuilder, x: str) -> int:
 
 
 def squeeze_excite(
-    b: GraphBuilder, x: str, squeezed: int, act: Activation = relu, gate: Activation = hard_sigmoid
+    b: GraphBuilder,
+    x: str,
+    squeezed: int,
+    act: Activation = relu,
+    gate: Activation = hard_sigmoid,
+    mean: Activation = global_mean,
 ) -> str:
     """Squeeze-and-excite (Hu et al. 2018): two 1x1 convolutions on the mean, then a product.
 
@@ -111,9 +136,9 @@ def squeeze_excite(
         squeezed: number of channels after the first convolution.
         act: activation after the first convolution.
         gate: activation after the second convolution.
+        mean: takes the mean of a map.
     """
-    s = b.global_avg_pool(x)
-    s = act(b, b.conv(s, squeezed, 1, bias=True))
+    s = act(b, b.conv(mean(b, x), squeezed, 1, bias=True))
     s = gate(b, b.conv(s, channels_of(b, x), 1, bias=True))
     return b.mul(x, s)
 

@@ -154,7 +154,7 @@ class OpenVino2021Runtime:
 
     def _engine(self) -> tuple[Any, str, str]:
         """Return the engine's core, its version, and the first two numbers of the version."""
-        if not _has_engine():
+        if self._core is None and not _has_engine():
             raise _missing(f"No module named '{_ENGINE}'")
         try:
             from openvino.inference_engine import IECore, get_version

@@ -64,7 +64,7 @@ class Issued:
 
     @property
     def title(self) -> str:
-        """The fingerprint, and whose certificate it is if that is known."""
+        """Begins a sentence: the fingerprint, and whose certificate it is if that is known."""
         return (
             f"{self.fingerprint}, a certificate of {self.name}," if self.name else self.fingerprint
         )

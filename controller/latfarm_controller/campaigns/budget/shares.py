@@ -67,6 +67,22 @@ class Shares:
         """Measurements that earlier stages must leave for the calibration networks."""
         return self.calibration * self.calibration_passes
 
+    def kept_ms(self, all_ms: float, network_ms: float | None) -> float:
+        """Board time that earlier stages must leave for the calibration networks, in milliseconds.
+
+        Networks take some thirty times as long as kernels, so that a share of the measurements
+        tells little of the time that they need.
+
+        Args:
+            all_ms: longest board time of all stages together, in milliseconds.
+            network_ms: what all sessions of a calibration network take, in milliseconds; None:
+                nothing is known yet, and the least share of the time is kept.
+        """
+        least = CALIBRATION_TIME * all_ms
+        if network_ms is None:
+            return least
+        return min(max(least, self.calibration * network_ms), MOST_CALIBRATION_TIME * all_ms)
+
     def kernels(self, left: float) -> int:
         """How many kernels can be measured alone, with their sentinels and repeats.
 
@@ -114,21 +130,3 @@ def shares_of(
         fusion=int(FUSION_SHARE * measurements),
         probes=min(MOST_PROBES, int(PROBES_SHARE * measurements)),
     )
-
-
-def kept_ms(all_ms: float, shares: Shares, network_ms: float | None) -> float:
-    """Board time that earlier stages must leave for the calibration networks, in milliseconds.
-
-    Networks take some thirty times as long as kernels, so that a share of the measurements tells
-    little of the time that they need.
-
-    Args:
-        all_ms: longest board time of all stages together, in milliseconds.
-        shares: how the budget is shared.
-        network_ms: what all sessions of a calibration network take, in milliseconds; None: nothing
-            is known yet, and the least share of the time is kept.
-    """
-    least = CALIBRATION_TIME * all_ms
-    if network_ms is None:
-        return least
-    return min(max(least, shares.calibration * network_ms), MOST_CALIBRATION_TIME * all_ms)

@@ -30,6 +30,9 @@ Branch = Literal[0, 1, 2]
 WINDOWED = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "LRN"})
 """Ops that read a window or a whole map; runtimes may use a layout of their own for them."""
 
+_POOL = OPERATORS["max_pool"]
+"""What stands behind an activation, as more of a network does."""
+
 _FOLLOWERS = {
     "conv": (
         "bn relu relu6 leaky_relu prelu sigmoid hard_sigmoid swish hard_swish add mul scale shift "
@@ -137,13 +140,14 @@ class PairCase:
         Some runtimes fuse no activation whose result is an output of the model.
         """
         b = GraphBuilder(f"{self.label}+pool")
-        return b.build([_pool(b, self._both(b))])
+        both = self._both(b)
+        assert _POOL.second is not None
+        return b.build([_POOL.second(b, both, "", self.size)])
 
     @cached_property
     def pool_alone(self) -> Graph:
         """The pool of `continued` alone."""
-        b = GraphBuilder("pool")
-        return b.build([_pool(b, b.input(self.wide_shape))])
+        return single_second(_POOL, self.wide_shape, self.size)
 
     def _both(self, b: GraphBuilder) -> str:
         """Add Op1 and Op2; the name of the result of Op2."""
@@ -155,10 +159,6 @@ class PairCase:
             # x * sigmoid(x) is an activation in two ops: the product reads the sigmoid's input.
             other = "input" if self.rule[1].endswith(GATE) else b.input(b.type_of(wide).shape)
         return self.second.second(b, wide, other, self.size)
-
-
-def _pool(b: GraphBuilder, x: str) -> str:
-    return b.max_pool(x, 3, 1, "same")
 
 
 def single_first(operator: FusionOperator, size: CaseSize) -> Graph:

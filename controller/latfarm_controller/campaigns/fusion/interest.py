@@ -39,13 +39,13 @@ def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
     """
     found: dict[Rule, float] = {}
     for graph in networks:
-        gates = {
-            i: g for i, node in enumerate(graph.nodes) if (g := gate_of(graph, node)) is not None
-        }
+        found_gates = ((index, gate_of(graph, node)) for index, node in enumerate(graph.nodes))
+        gates = {product: gate for product, gate in found_gates if gate is not None}
+        within = frozenset(gates.values())
         for index, node in enumerate(graph.nodes):
             for name in node.inputs:
                 source = graph.positions.get(name)
-                if source is None or node.op in FREE_OPS or index in gates.values():
+                if source is None or node.op in FREE_OPS or index in within:
                     continue
                 second = rule_op(graph, node)
                 if index in gates and source != gates[index]:

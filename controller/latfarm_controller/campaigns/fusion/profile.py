@@ -6,7 +6,7 @@ if the connected model has fewer layers than its parts (see `profile_layers.prof
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from latfarm_predictors.graph.graph import Graph
@@ -91,13 +91,9 @@ class Profiled:
                 graphs.setdefault(hash_of(graph), graph)
         for join in joins.values():
             graphs.setdefault(hash_of(join.graph), join.graph)
-        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
-        answers = yield next_batch(list(requests.values()), len(requests) + len(cases))
-        shown = {key: answers[request.request_id] for key, request in requests.items()}
-        self._shown |= shown
-        self.models += [(graph, shown[key]) for key, graph in graphs.items()]
+        yield from self._profile(graphs, ask, next_batch, len(graphs) + len(cases))
         for case in cases:
-            self._settle(case, shown, joins.get(case.label))
+            self._settle(case, joins.get(case.label))
 
     def settle_inside(self, cases: Sequence[PairCase], ask: AskProfile, next_batch: Next) -> Plan:
         """Profile activations that ran apart once more, with an op behind them as in networks.
@@ -105,17 +101,12 @@ class Profiled:
         Where they then run as one kernel with the op before them, the pair is fused: networks are
         what rules are for. Black-box times are scored against `settle` alone.
         """
-        apart = [c for c in cases if self.truth.get(c.rule) is False and c.continues]
-        apart = [c for c in apart if hash_of(c.connected) in self._shown]
+        apart = [case for case in cases if self.truth.get(case.rule) is False and case.continues]
         models = [graph for case in apart for graph in (case.pool_alone, case.continued)]
         graphs = {hash_of(graph): graph for graph in models if hash_of(graph) not in self._shown}
         if not graphs:
             return
-        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
-        answers = yield next_batch(list(requests.values()), len(requests))
-        shown = {key: answers[request.request_id] for key, request in requests.items()}
-        self.models += [(graph, shown[key]) for key, graph in graphs.items()]
-        self._shown |= shown
+        yield from self._profile(graphs, ask, next_batch, len(graphs))
         for case in apart:
             parts = (case.single_first, case.single_second, case.pool_alone)
             alone = [self._shown[hash_of(graph)] for graph in parts]
@@ -123,10 +114,19 @@ class Profiled:
                 self.truth[case.rule] = True
                 self.absorbed.discard(case.rule)
 
-    def _settle(
-        self, case: PairCase, shown: dict[str, Measurement], join: ConnectionCase | None
-    ) -> None:
+    def _profile(
+        self, graphs: Mapping[str, Graph], ask: AskProfile, next_batch: Next, total: int
+    ) -> Plan:
+        """Profile these graphs, which are named by their hashes, and keep what is shown of each."""
+        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
+        answers = yield next_batch(list(requests.values()), total)
+        shown = {key: answers[request.request_id] for key, request in requests.items()}
+        self._shown |= shown
+        self.models += [(graph, shown[key]) for key, graph in graphs.items()]
+
+    def _settle(self, case: PairCase, join: ConnectionCase | None) -> None:
         """Take the answer of the profiles of a pair, and of a join of its ops where it has one."""
+        shown = self._shown
         alone = [shown[hash_of(case.single_first)], shown[hash_of(case.single_second)]]
         fused = profile_says_fused(alone, shown[hash_of(case.connected)])
         if join is not None:

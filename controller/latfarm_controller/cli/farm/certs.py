@@ -214,10 +214,10 @@ def revoke(
     authority = _authority(changes=True)
     before = authority.revoked()
     for one in authority.revoke(which):
-        told = "was revoked already" if one.fingerprint in before else "is revoked"
-        output.err().print(f"{one.title} {told}")
-        if one.fingerprint not in before:
+        known = one.fingerprint in before
+        if not known:
             audited.note("certificate.revoked", one.name or which, sha256=one.fingerprint)
+        output.err().print(f"{one.title} {'was revoked already' if known else 'is revoked'}")
     if authority.revoked() != before:
         output.err().print(f"copy the new {authority.revoked_file} to all boards")
 

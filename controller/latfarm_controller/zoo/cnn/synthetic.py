@@ -17,12 +17,29 @@ from dataclasses import dataclass
 
 from latfarm_predictors.graph.builder import GraphBuilder, Pads
 
-from latfarm_controller.zoo.blocks import Size, centred, channel_shuffle, channels_of
+from latfarm_controller.zoo.blocks import (
+    Activation,
+    Size,
+    centred,
+    channel_shuffle,
+    channels_of,
+    gelu,
+    global_mean,
+    hard_sigmoid,
+    hard_swish,
+    leaky,
+    reduced_mean,
+    relu,
+    sigmoid,
+    squeeze_excite,
+    swish,
+    tanh,
+)
 from latfarm_controller.zoo.design import Design
 
 LARGEST_FC = 25088 * 4096
 """Largest number of weights of a fully connected layer: that of VGG, 411 MB of float32."""
-_ACTIVATIONS = ("relu", "leaky", "tanh", "sigmoid", "swish", "hard_swish", "gelu")
+_ACTIVATIONS = (relu, leaky, tanh, sigmoid, swish, hard_swish, gelu)
 """The activations of these networks, one for each network."""
 _OFTEN = (12, 2, 1, 1, 2, 2, 1)
 """How often each of `_ACTIVATIONS` is drawn."""
@@ -45,14 +62,14 @@ class _Style:
             "group" for a group norm.
         act: the activation.
         pool: "max" or "avg".
-        mean: the op that takes the mean of a map, "pool" or "reduce".
+        mean: takes the mean of a map.
         groups: number of groups of a group norm, where it divides the channels; otherwise 1.
     """
 
     norm: str
-    act: str
+    act: Activation
     pool: str
-    mean: str
+    mean: Activation
     groups: int
 
 
@@ -65,7 +82,7 @@ class _Synthetic:
             norm=self.draw.choices(("bias", "bn", "scale", "group"), (4, 4, 4, 1))[0],
             act=self.draw.choices(_ACTIVATIONS, _OFTEN)[0],
             pool=self.draw.choice(("max", "max", "avg")),
-            mean=self.draw.choice(("pool", "reduce")),
+            mean=self.draw.choice((global_mean, reduced_mean)),
             groups=self.draw.choice((1, 8, 32)),
         )
 
@@ -115,44 +132,27 @@ class _Synthetic:
         """The norm and the activation."""
         b = self.b
         if self.style.norm == "group":
-            return self.act(self.group_norm(x))
-        if self.style.norm != "bias":
+            x = self.in_groups(x)
+        elif self.style.norm != "bias":
             x = b.batch_norm(x)
-        if self.style.norm == "scale":
+        if self.style.norm in ("scale", "group"):
             scale = (channels_of(b, x), 1, 1)
             x = b.add(b.mul(x, b.weight(scale)), b.weight(scale))
         return self.act(x)
 
-    def group_norm(self, x: str) -> str:
-        """A group norm as torch exports it: views around an instance norm, a scale and a bias."""
+    def in_groups(self, x: str) -> str:
+        """A group norm without scale and bias, as torch exports it: an instance norm of rows."""
         b, shape = self.b, self.b.type_of(x).shape
         groups = self.style.groups if shape[1] % self.style.groups == 0 else 1
         rows = b.reshape(x, (shape[0], groups, -1))
         unit = [b.weight((groups,)), b.weight((groups,))]
-        normal = b.reshape(b.op("InstanceNormalization", [rows, *unit]), shape)
-        scale = (shape[1], 1, 1)
-        return b.add(b.mul(normal, b.weight(scale)), b.weight(scale))
+        return b.reshape(b.op("InstanceNormalization", [rows, *unit]), shape)
 
     def act(self, x: str) -> str:
-        b = self.b
-        if self.style.act == "leaky":
-            return b.leaky_relu(x, 0.1)
-        made = {
-            "relu": b.relu,
-            "tanh": b.tanh,
-            "sigmoid": b.sigmoid,
-            "hard_swish": b.hard_swish,
-            "gelu": b.gelu,
-        }
-        if self.style.act == "swish":
-            return b.mul(x, b.sigmoid(x))
-        return made[self.style.act](x)
+        return self.style.act(self.b, x)
 
     def mean(self, x: str) -> str:
-        """The mean of a map, (N, C, 1, 1)."""
-        if self.style.mean == "reduce":
-            return self.b.reduce_mean(x, (2, 3))
-        return self.b.global_avg_pool(x)
+        return self.style.mean(self.b, x)
 
     def conv(
         self,
@@ -319,12 +319,10 @@ class _Synthetic:
 
     def excite(self, x: str) -> str:
         """A convolution, whose channels are scaled by a gate that sees the mean of the map."""
-        b = self.b
         x = self.conv(x, self.channels(x, low=32), self.draw.choice((1, 3)))
-        squeezed = max(4, channels_of(b, x) // self.draw.choice((4, 8, 16)))
-        s = b.relu(b.conv(self.mean(x), squeezed, 1, bias=True))
-        s = b.conv(s, channels_of(b, x), 1, bias=True)
-        return b.mul(x, b.hard_sigmoid(s) if self.draw.random() < 0.5 else b.sigmoid(s))
+        squeezed = max(4, channels_of(self.b, x) // self.draw.choice((4, 8, 16)))
+        gate = hard_sigmoid if self.draw.random() < 0.5 else sigmoid
+        return squeeze_excite(self.b, x, squeezed, gate=gate, mean=self.style.mean)
 
     def pyramid(self, x: str) -> str:
         """A convolution on a map of half the size, enlarged again and joined with the map."""

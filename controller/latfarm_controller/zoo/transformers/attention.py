@@ -7,20 +7,12 @@ The two transposes of a key are a single one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from latfarm_predictors.graph import expansions
 from latfarm_predictors.graph.builder import GraphBuilder
 
+from latfarm_controller.zoo.blocks import Activation, gelu
 from latfarm_controller.zoo.design import Design
-
-Activation = Callable[[GraphBuilder, str], str]
-"""Adds an activation that reads a tensor; gives the name of the result."""
-
-
-def gelu(b: GraphBuilder, x: str) -> str:
-    """The Gaussian error linear unit, computed with erf."""
-    return b.gelu(x)
 
 
 def gelu_tanh(b: GraphBuilder, x: str) -> str:

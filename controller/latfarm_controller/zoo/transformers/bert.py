@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 
+from latfarm_controller.zoo.blocks import gelu
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.transformers.attention import attend, gelu, linear
+from latfarm_controller.zoo.transformers.attention import attend, linear
 
 _VOCABULARY = 30_522
 """Number of words."""

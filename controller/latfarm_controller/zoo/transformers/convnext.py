@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from latfarm_controller.zoo.blocks import channels_of
+from latfarm_controller.zoo.blocks import channels_of, gelu
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.transformers.attention import gelu, linear
+from latfarm_controller.zoo.transformers.attention import linear
 
 _FIRST, _LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 """Permutations to channels first and to channels last."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from latfarm_predictors.graph.builder import GraphBuilder
 
-from latfarm_controller.zoo.blocks import channels_of, conv_bn
+from latfarm_controller.zoo.blocks import channels_of, conv_bn, gelu
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.transformers.attention import gelu, in_heads, linear, mixed, scores_of
+from latfarm_controller.zoo.transformers.attention import in_heads, linear, mixed, scores_of
 
 _HEADS, _KEY, _VALUE = 8, 32, 128
 """Number of heads, and features of a key and of a value in each head."""

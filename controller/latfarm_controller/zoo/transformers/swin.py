@@ -5,14 +5,9 @@ from __future__ import annotations
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.builder import GraphBuilder
 
+from latfarm_controller.zoo.blocks import gelu
 from latfarm_controller.zoo.design import Design
-from latfarm_controller.zoo.transformers.attention import (
-    gelu,
-    in_heads,
-    linear,
-    mixed,
-    scores_of,
-)
+from latfarm_controller.zoo.transformers.attention import in_heads, linear, mixed, scores_of
 
 _PATCH = 4
 """Height and width of a patch, in pixels."""

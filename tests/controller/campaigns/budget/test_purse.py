@@ -20,7 +20,6 @@ from latfarm_controller.campaigns.budget.shares import (
     MOST_CALIBRATION_TIME,
     REPEATS_SHARE,
     SENTINEL_EVERY,
-    kept_ms,
     shares_of,
 )
 from latfarm_controller.campaigns.plans import Answers, Asker, Batch, Plan
@@ -165,8 +164,8 @@ def test_the_shares_of_a_budget_fit_into_it(budget: int) -> None:
 def test_the_time_of_calibration_networks_is_kept_as_far_as_it_is_known() -> None:
     shares = shares_of(500, calibration=20, passes=2)
     all_ms = 300_000.0
-    assert kept_ms(all_ms, shares, None) == CALIBRATION_TIME * all_ms
-    assert kept_ms(all_ms, shares, 100.0) == CALIBRATION_TIME * all_ms, "never less than the share"
-    assert kept_ms(all_ms, shares, 5_000.0) == 20 * 5_000.0
-    assert kept_ms(all_ms, shares, 50_000.0) == MOST_CALIBRATION_TIME * all_ms
-    assert kept_ms(0.0, shares, 5_000.0) == 0.0, "without a limit of time nothing is kept"
+    assert shares.kept_ms(all_ms, None) == CALIBRATION_TIME * all_ms
+    assert shares.kept_ms(all_ms, 100.0) == CALIBRATION_TIME * all_ms, "never less than the share"
+    assert shares.kept_ms(all_ms, 5_000.0) == 20 * 5_000.0
+    assert shares.kept_ms(all_ms, 50_000.0) == MOST_CALIBRATION_TIME * all_ms
+    assert shares.kept_ms(0.0, 5_000.0) == 0.0, "without a limit of time nothing is kept"
