@@ -8,12 +8,14 @@ or by another program, is put right once, and the log says so.
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from latfarm_controller.errors import UsageError
 
@@ -62,6 +64,25 @@ def callers_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def locked_file(path: Path) -> BinaryIO:
+    """Wait until nobody else holds the lock of a file, and hold it until the result is closed.
+
+    The file is made if it does not exist. Do not remove it: whoever waits for it would then hold
+    the lock of a file that nobody else finds.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    file = os.fdopen(descriptor, "r+b")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def read_regular(path: Path) -> bytes:

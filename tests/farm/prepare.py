@@ -39,6 +39,9 @@ ALSO = {
 }
 """Programs that some tests need in addition to `host.TOOLS`, and the Debian package of each."""
 
+OF_PANELS = {"chromium": "chromium", "node": "nodejs", "npm": "npm"}
+"""Programs that draw Grafana's panels, and the Debian package of each; only `--all` wants them."""
+
 _POLICY = Path("/usr/sbin/policy-rc.d")
 """Program that Debian asks whether a package may start its service."""
 
@@ -50,8 +53,11 @@ def arm64_packages() -> list[str]:
     return [*wheels.requirements(EXTRAS), *FOR_TESTS]
 
 
-def install() -> None:
+def install(*, everything: bool = False) -> None:
     """Install missing Debian packages; do nothing without root or apt-get.
+
+    Args:
+        everything: whether what Grafana's panels need is wanted, too.
 
     Raises:
         HostError: apt-get failed.
@@ -60,13 +66,17 @@ def install() -> None:
     packages = {package for tool, package in wanted.items() if shutil.which(tool) is None}
     if not _KEYRING.exists():
         packages.add("debian-archive-keyring")
-    if not packages or os.geteuid() != 0 or shutil.which("apt-get") is None:
+    of_panels = {OF_PANELS[program] for program in grafana.missing()} if everything else set()
+    # Boards do without the browser, which not every distribution has as a package.
+    groups = [sorted(group) for group in (packages, of_panels) if group]
+    if not groups or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=600")
     host.command(*apt, "update", timeout_s=600.0)
     few = ("install", "--yes", "--no-install-recommends")
     with services_kept_off(_POLICY):
-        host.command(*apt, *few, *sorted(packages), timeout_s=1200.0)
+        for group in groups:
+            host.command(*apt, *few, *group, timeout_s=1200.0)
 
 
 @contextmanager
@@ -122,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prepare the host; return the exit status."""
     if "--install" in arguments:
         try:
-            install()
+            install(everything="--all" in arguments)
         except host.HostError as error:
             print(f"virtual boards: cannot install: {error}", file=sys.stderr)
     reason = host.lacks() or rootfs.lacks()

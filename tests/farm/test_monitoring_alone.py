@@ -17,7 +17,8 @@ from latfarm_controller.metrics.metrics import ControllerMetrics
 
 from tests.farm.boards import debs
 from tests.farm.boards.virtual_board import VirtualBoard
-from tests.farm.boards.wheels import PYTHON, ROOT, install
+from tests.farm.boards.wheels import HOME as PROGRAMS
+from tests.farm.boards.wheels import PYTHON, ROOT, install, own, unpack
 from tests.farm.conftest import MakeBoards
 from tests.farm.lab import enrolment
 from tests.farm.lab.processes import until
@@ -29,6 +30,20 @@ ANSIBLE = (
     *("cryptography", "cffi", "pycparser"),
 )
 """Distributions that the machine needs to run Ansible and its collection community.crypto."""
+
+COMMAND_LINE = (
+    *("annotated-doc", "annotated-types", "click", "platformdirs", "pydantic", "pydantic_core"),
+    *("rich", "shellingham", "typer", "typing_extensions", "typing-inspection"),
+)
+"""Distributions that `latfarm certs` imports, which the playbook calls."""
+
+OWN = ("latfarm-protos", "latfarm-predictors", "latfarm-controller")
+"""This checkout's distributions that have the command `latfarm`."""
+
+SCRIPT = f"""#!{PYTHON}
+from latfarm_controller.__main__ import main
+main()
+"""
 
 CHECKOUT = "/srv/latfarm"
 HOME = "/srv/home"
@@ -47,18 +62,20 @@ class PlaybookRun:
 
 @pytest.fixture(scope="module")
 def machine(make_boards: MakeBoards, tmp_path_factory: pytest.TempPathFactory) -> VirtualBoard:
-    """A Debian machine with the playbooks of this checkout and Ansible in an environment."""
+    """A Debian machine with this checkout's playbooks, Ansible and `latfarm` in an environment."""
     reason = enrolment.lacks()
     if reason:
         pytest.skip(reason)
     (board,) = make_boards("alone")
     debs.offer(board, debs.MONITORING)
     site = tmp_path_factory.mktemp("ansible")
-    for name in ANSIBLE:
+    unpack(own(tmp_path_factory.mktemp("own"), OWN), site, "3.11", board.arch)
+    for name in (*ANSIBLE, *COMMAND_LINE):
         bring(name, site)
     crypto = Path("ansible_collections", "community", "crypto")
     shutil.copytree(Path(str(distribution("ansible").locate_file(crypto))), site / crypto)
     install(board, site)
+    board.write(f"{PROGRAMS}/bin/latfarm", SCRIPT, 0o755)
     tree = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "ansible", tree / "ansible")
     shutil.copy(ROOT / "ansible.cfg", tree)

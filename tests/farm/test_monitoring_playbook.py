@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from latfarm_controller.access_groups import ROOT
 
 from tests.farm.boards import debs
 from tests.farm.boards.virtual_board import VirtualBoard
@@ -299,5 +300,5 @@ def test_a_board_that_comes_back_works_again_unless_somebody_drained_it(lab: Mon
     held = play(lab, "enroll.yml", "--tags", "standing")
     assert held.changed == {"nuc-0": 0}
     told = " ".join(held.out.split())
-    assert "nuc-0 gets no work: drained by local: new fan." in told
+    assert f"nuc-0 gets no work: drained by {ROOT}: new fan." in told
     assert "Let it work again with: latfarm boards resume nuc-0" in told

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from latfarm_controller.board_hooks import BoardHooks, Hook
 from latfarm_controller.board_profile import BoardProfile
 from latfarm_controller.errors import BadAnswerError, IdentityError, UsageError
 from latfarm_controller.nearest_names import hint
-from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, read_regular
+from latfarm_controller.private_files import FILE_MODE, FOLDER_MODE, locked_file, read_regular
 
 VERSION = 1
 """Version of the file's format."""
@@ -250,12 +248,10 @@ class Registry:
         """The boards by name, to be changed in place; written if the block ends without error."""
         try:
             self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            beside = self.path.with_name(self.path.name + ".lock")
-            lock = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, FILE_MODE), "a")
+            lock = locked_file(self.path.with_name(self.path.name + ".lock"))
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error.strerror}") from error
         with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             known = self._read()
             before = dict(known)
             yield known

@@ -10,7 +10,6 @@ it fetches what else a board needs. See `deployed`.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import io
@@ -36,6 +35,7 @@ from latfarm_controller.enrolment.pruning import keep
 from latfarm_controller.enrolment.target import WheelTarget
 from latfarm_controller.enrolment.wheels import Wheel
 from latfarm_controller.errors import UsageError, WheelError
+from latfarm_controller.private_files import locked_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +322,7 @@ def _pins(target: WheelTarget, product: Product) -> list[str]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_file(folder / ".lock"):
         for left in [*folder.glob(f"*{SUFFIX}"), *folder.glob("*/.building-*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)

@@ -9,9 +9,7 @@ A model is a `candidate` until it is promoted, and `retired` once another one to
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from typing import Any, Literal
 from latfarm_predictors.whole_file import written_whole
 
 from latfarm_controller.errors import StoreError, UsageError
-from latfarm_controller.private_files import FILE_MODE
+from latfarm_controller.private_files import FILE_MODE, locked_file
 
 FILE = "models.json"
 """Name of the register's file, beside the bundles of its platform."""
@@ -295,11 +293,10 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        lock = locked_file(folder / LOCK)
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}") from error
-    with os.fdopen(lock, "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock:
         yield
 
 

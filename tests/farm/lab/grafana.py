@@ -73,12 +73,16 @@ class Span:
     rate_interval: str = "5m"
 
 
+def missing() -> list[str]:
+    """Names of the programs that this host lacks for drawing panels."""
+    found = [name for name in ("node", "npm") if shutil.which(name) is None]
+    return found if browser() else [*found, "chromium"]
+
+
 def lacks() -> str:
     """Why this host cannot draw panels, in one line; empty if it can."""
-    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
-    if not browser():
-        missing.append("chromium")
-    return f"missing: {', '.join(missing)} (apt-get install nodejs npm chromium)" if missing else ""
+    names = ", ".join(missing())
+    return f"missing: {names} (apt-get install nodejs npm chromium)" if names else ""
 
 
 def browser() -> str:

@@ -8,6 +8,7 @@ tls/client.crt client.key          what commands of this machine show to another
 tls/issued/NAME.crt [NAME.key]     the newest certificate of each name that was issued here
 tls/signed/SHA256.crt              all certificates that were signed (signed.py)
 tls/revoked.json                   fingerprints of revoked certificates; boards get a copy
+tls/revoked.json.lock              is held while revoked.json is read and written
 ```
 
 Other tools may sign with the same authority, as Ansible's community.crypto does, which hands each
@@ -30,6 +31,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
+from typing import BinaryIO
 
 from latfarm_predictors.whole_file import written_whole
 from latfarm_protos.trust.identity import (
@@ -51,7 +53,7 @@ from latfarm_controller.agents.certificates.signed import (
 )
 from latfarm_controller.errors import UsageError
 from latfarm_controller.nearest_names import hint
-from latfarm_controller.private_files import FILE_MODE, private_folder
+from latfarm_controller.private_files import FILE_MODE, locked_file, private_folder
 
 CA_DAYS = 3650
 """Days that an authority is valid, unless told otherwise."""
@@ -244,7 +246,8 @@ class Authority:
                     f"names with a certificate: {names}{hint(which, (one.name for one in known))}"
                 )
             found = [read_der(der_of(path), path)]
-        self._write_revoked({*self.revoked(), *(one.fingerprint for one in found)})
+        with self._revoking():
+            self._write_revoked({*self.revoked(), *(one.fingerprint for one in found)})
         return [dataclasses.replace(one, revoked=True) for one in found]
 
     def revoked(self) -> frozenset[str]:
@@ -258,9 +261,16 @@ class Authority:
         """All certificates that are known to be signed by this authority, sorted by name."""
         return self._signed.list(self.revoked())
 
+    def _revoking(self) -> BinaryIO:
+        """Let nobody else change what is revoked meanwhile, or one of two lists would be lost."""
+        try:
+            return locked_file(self.revoked_file.with_name(f"{FILE_NAME}.lock"))
+        except OSError as error:
+            raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error
+
     def _write_revoked(self, fingerprints: set[str]) -> None:
         try:
-            with written_whole(self.revoked_file, mode=FILE_MODE) as part:
+            with written_whole(self.revoked_file, durable=True, mode=FILE_MODE) as part:
                 part.write_text(revoked_text(fingerprints), encoding="ascii")
         except OSError as error:
             raise UsageError(f"{self.revoked_file}: cannot be written: {error.strerror}") from error

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from latfarm_controller.agents.certificates import authority as authority_module
 from latfarm_controller.agents.certificates.authority import Authority
 from latfarm_controller.agents.certificates.ca_rotation import CaRotation
 from latfarm_controller.agents.certificates.passphrase import has_passphrase, read_passphrase
 from latfarm_controller.cli.main import run
 from latfarm_controller.errors import UsageError
+from latfarm_protos.trust.revoked import read_revoked
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl"),
@@ -97,6 +101,23 @@ def test_one_certificate_can_be_revoked(authority: Authority, way: str) -> None:
     states = {one.fingerprint: one.state for one in authority.list() if one.name == "ada"}
     assert sorted(states.values()) == ["revoked", "valid"]
     assert states[keep.fingerprint] == "revoked"
+
+
+def test_what_is_revoked_at_the_same_time_is_all_revoked(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Playbooks revoke the certificates of many boards at once."""
+
+    def read_slowly(path: Path) -> frozenset[str]:
+        found = read_revoked(path)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(authority_module, "read_revoked", read_slowly)
+    fingerprints = [f"{number:064x}" for number in range(8)]
+    with ThreadPoolExecutor(len(fingerprints)) as pool:
+        list(pool.map(lambda one: Authority(authority.folder).revoke(one), fingerprints))
+    assert authority.revoked() == frozenset(fingerprints)
 
 
 def test_a_name_that_nobody_has_is_told_with_those_that_there_are(authority: Authority) -> None:
