@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from math import ceil
 
-from latfarm_controller.farm.scheduling.board_room import Numbers, in_turn
+from latfarm_controller.farm.scheduling.board_room import BoardGroup, Numbers, in_turn
 from latfarm_controller.farm.scheduling.messages import (
     CHECKS,
     Build,
@@ -54,10 +54,16 @@ class Planner:
     # Dispatching
 
     def _dispatches(self) -> Iterator[Instruction]:
+        waiting, room = self._state.waiting, self._state.room
+        if not waiting.ready and not waiting.pinned:
+            return
         hold_quiet = self._must_hold_quiet()
+        # Nothing becomes ready while requests are given to boards, so these are all that matter.
+        groups = room.groups(waiting.ready)
+        pinned = sorted(self._board(name).number for name in self._pinned())
         # No board gets a second request while another has none.
         for level in range(max(self._policy.depth, self._policy.quiet_depth)):
-            for board in self._with_room(level):
+            for board in self._with_room(level, groups, pinned):
                 job = None if board.quiet and hold_quiet else self._next(board)
                 if job is not None:
                     yield self._assign(board, job)
@@ -68,23 +74,33 @@ class Planner:
                 if job is not None and job.priority > self._highest_priority(board):
                     yield self._assign(board, job)
 
-    def _with_room(self, level: int) -> Iterator[ScheduledBoard]:
-        """The boards with so many requests that may get another, as long as there is one."""
+    def _with_room(
+        self, level: int, groups: Sequence[BoardGroup], pinned: Numbers
+    ) -> Iterable[ScheduledBoard]:
+        """The boards with so many requests that may get another, as long as there is one.
+
+        Args:
+            level: how many requests they have.
+            groups: the groups of boards for which something is ready.
+            pinned: the numbers of the boards that something ready asks for, sorted.
+        """
         waiting, room = self._state.waiting, self._state.room
         lists: list[tuple[Numbers, Callable[[], bool]]] = [
             (group.room[level], partial(_any_of, waiting.ready, group.queues))
-            for group in room.groups(waiting.ready)
+            for group in groups
             if level in group.room
         ]
-        pinned = sorted(self._state.boards[name].number for name in self._pinned())
-        asked = [number for number in pinned if room.place(number) == level]
-        return (room.known[number] for number in in_turn([*lists, (asked, lambda: True)]))
+        if asked := [number for number in pinned if room.place(number) == level]:
+            lists.append((asked, lambda: True))
+        return (room.known[number] for number in in_turn(lists)) if lists else ()
 
-    def _full(self) -> Iterator[ScheduledBoard]:
+    def _full(self) -> Iterable[ScheduledBoard]:
         """The full boards for which something more urgent than some other request is ready."""
         waiting, room = self._state.waiting, self._state.room
         floor = self._state.priority_floor()
         urgent = [name for name, queue in waiting.ready.items() if queue.priority > floor]
+        if not urgent and not waiting.pinned:
+            return ()
         lists = [(group.full, lambda: True) for group in room.groups(urgent)]
         asked = [
             board.number
