@@ -68,6 +68,7 @@ def machine(make_boards: MakeBoards, tmp_path_factory: pytest.TempPathFactory) -
         pytest.skip(reason)
     (board,) = make_boards("alone")
     debs.offer(board, debs.MONITORING)
+    board.run("apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openssl")
     site = tmp_path_factory.mktemp("ansible")
     unpack(own(tmp_path_factory.mktemp("own"), OWN), site, "3.11", board.arch)
     for name in (*ANSIBLE, *COMMAND_LINE):

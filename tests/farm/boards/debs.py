@@ -19,8 +19,9 @@ from tests.farm.boards.virtual_board import VirtualBoard
 PLACE = "/srv/debian"
 """Folder of the repository on a board."""
 
-MONITORING = ("chrony", "prometheus", "prometheus-alertmanager", "python3-apt")
-"""Packages that `ansible/monitoring.yml` installs on a monitoring machine, and a time server."""
+MONITORING = ("chrony", "openssl", "prometheus", "prometheus-alertmanager", "python3-apt")
+"""Packages that `ansible/monitoring.yml` installs on a monitoring machine, a time server, and what
+makes certificates where the controller is on that machine."""
 
 DEVICES = ("chrony", "udev")
 """Packages of boards that synchronise their clock and manage devices themselves."""

@@ -217,6 +217,7 @@ class Authority:
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             copy = Path(scratch) / "kept.crt"
             copy.write_text(ssl.DER_cert_to_PEM_cert(der_of(source)), encoding="ascii")
+            openssl_command()  # without it, nothing is known about the certificate
             words = ("-CAfile", self.cert.absolute(), "-no-CApath", "-no-CAstore")
             try:
                 self.openssl(scratch, "verify", "-no_check_time", *words, copy.name)
@@ -283,9 +284,7 @@ class Authority:
             words: its arguments.
             secret: a passphrase, for its standard input.
         """
-        command = shutil.which("openssl")
-        if command is None:
-            raise UsageError("the openssl command is needed: apt-get install openssl")
+        command = openssl_command()
         config = Path(folder) / ".openssl.cnf"
         config.write_text(_CONFIG, encoding="ascii")
         try:
@@ -300,6 +299,18 @@ class Authority:
             lines = [line for line in done.stderr.splitlines() if line.strip(".+*-")]
             raise UsageError(f"openssl {words[0]} failed: {' / '.join(lines[-3:])}")
         return done.stdout
+
+
+def openssl_command() -> str:
+    """Path of the program.
+
+    Raises:
+        UsageError: there is none.
+    """
+    command = shutil.which("openssl")
+    if command is None:
+        raise UsageError("the openssl command is needed: apt-get install openssl")
+    return command
 
 
 def _check_subject(name: str, role: str, board_id: str) -> None:

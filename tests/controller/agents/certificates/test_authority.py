@@ -120,6 +120,14 @@ def test_what_is_revoked_at_the_same_time_is_all_revoked(
     assert authority.revoked() == frozenset(fingerprints)
 
 
+def test_without_openssl_nothing_is_said_about_a_certificate(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="openssl command is needed: apt-get install openssl"):
+        authority.keep(authority.folder / "controller.crt")
+
+
 def test_a_name_that_nobody_has_is_told_with_those_that_there_are(authority: Authority) -> None:
     authority.issue("ada", "viewer")
     with pytest.raises(UsageError, match=r"no certificate of 'bob' is known.*: ada, controller"):
