@@ -67,6 +67,10 @@ _PASSIN = ("-passin", "stdin")
 _CONFIG = "[req]\ndistinguished_name=dn\n[dn]\n"
 
 
+class OpensslError(UsageError):
+    """The openssl command ran, and refused what it was given."""
+
+
 class Authority:
     """The certificate authority in a folder.
 
@@ -133,7 +137,7 @@ class Authority:
         try:
             words = ("pkey", "-in", key.absolute(), "-noout", *_PASSIN)
             self.openssl(str(self.folder), *words, secret=self._passphrase)
-        except UsageError as error:
+        except OpensslError as error:
             raise UsageError(f"{key}: the passphrase that was given is another one") from error
         return self._passphrase
 
@@ -217,11 +221,10 @@ class Authority:
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             copy = Path(scratch) / "kept.crt"
             copy.write_text(ssl.DER_cert_to_PEM_cert(der_of(source)), encoding="ascii")
-            openssl_command()  # without it, nothing is known about the certificate
             words = ("-CAfile", self.cert.absolute(), "-no-CApath", "-no-CAstore")
             try:
                 self.openssl(scratch, "verify", "-no_check_time", *words, copy.name)
-            except UsageError as error:
+            except OpensslError as error:
                 raise UsageError(f"{source}: was not signed by {self.cert}") from error
             return self._signed.keep(copy)
 
@@ -284,7 +287,9 @@ class Authority:
             words: its arguments.
             secret: a passphrase, for its standard input.
         """
-        command = openssl_command()
+        command = shutil.which("openssl")
+        if command is None:
+            raise UsageError("the openssl command is needed: apt-get install openssl")
         config = Path(folder) / ".openssl.cnf"
         config.write_text(_CONFIG, encoding="ascii")
         try:
@@ -297,20 +302,8 @@ class Authority:
             config.unlink(missing_ok=True)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip(".+*-")]
-            raise UsageError(f"openssl {words[0]} failed: {' / '.join(lines[-3:])}")
+            raise OpensslError(f"openssl {words[0]} failed: {' / '.join(lines[-3:])}")
         return done.stdout
-
-
-def openssl_command() -> str:
-    """Path of the program.
-
-    Raises:
-        UsageError: there is none.
-    """
-    command = shutil.which("openssl")
-    if command is None:
-        raise UsageError("the openssl command is needed: apt-get install openssl")
-    return command
 
 
 def _check_subject(name: str, role: str, board_id: str) -> None:

@@ -25,7 +25,13 @@ from pathlib import Path
 
 from latfarm_protos.trust.identity import fingerprint_of
 
-from latfarm_controller.agents.certificates.authority import CA_DAYS, Authority, end_s, install
+from latfarm_controller.agents.certificates.authority import (
+    CA_DAYS,
+    Authority,
+    OpensslError,
+    end_s,
+    install,
+)
 from latfarm_controller.errors import UsageError
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
@@ -199,7 +205,7 @@ class CaRotation:
         try:
             words = ("verify", "-CAfile", signer.name, "-no-CApath", "-no-CAstore")
             self._authority.openssl(scratch, *words, cert.absolute())
-        except UsageError:
+        except OpensslError:
             return False
         return True
 

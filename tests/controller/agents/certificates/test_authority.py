@@ -128,6 +128,16 @@ def test_without_openssl_nothing_is_said_about_a_certificate(
         authority.keep(authority.folder / "controller.crt")
 
 
+def test_without_openssl_nothing_is_said_about_a_passphrase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "tls", SECRET)
+    authority.init()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="openssl command is needed: apt-get install openssl"):
+        authority.secret_of(authority.key)
+
+
 def test_a_name_that_nobody_has_is_told_with_those_that_there_are(authority: Authority) -> None:
     authority.issue("ada", "viewer")
     with pytest.raises(UsageError, match=r"no certificate of 'bob' is known.*: ada, controller"):
