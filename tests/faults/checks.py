@@ -197,8 +197,18 @@ def repeated(measured: Sequence[BoardSpan], death_s: float, excused: frozenset[s
         for span in measured
         if span.good and span.ended_s <= death_s and span.board not in excused
     }
+    # What a board has queued under a lease from before the death, nobody asked for again. Another
+    # board may have measured it meanwhile, if the first one had lost its shard or its link.
+    older: dict[str, int] = {}
+    for span in measured:
+        if span.began_s <= death_s:
+            older[span.board] = max(span.token, older.get(span.board, 0))
     again = {
-        span.request_id for span in measured if span.began_s > death_s and span.code != CANCELLED
+        span.request_id
+        for span in measured
+        if span.began_s > death_s
+        and span.token > older.get(span.board, 0)
+        and span.code != CANCELLED
     }
     return len(finished & again)
 

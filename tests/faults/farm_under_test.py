@@ -144,7 +144,7 @@ class FarmUnderTest:
         if not self.scenario.ray:
             own = {k: v for k, v in environment.items() if k.startswith("LATFARM_")}
             self._controller_pid = self._warm.start(
-                CONTROLLER, ["serve"], hooks.to_json(), self._log, own
+                CONTROLLER, ["-v", "serve"], hooks.to_json(), self._log, own
             )
         else:
             module = controller_program.__name__

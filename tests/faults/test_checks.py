@@ -130,6 +130,11 @@ def test_finished_measurements_may_not_be_repeated_after_a_death() -> None:
     assert judged(replace(CLEAN, events=twice, **death(1.5))).repeated == 0, "it was not finished"
 
 
+def test_what_a_board_had_queued_before_a_death_counts_as_no_repetition() -> None:
+    queued = (*measured("a", 1.0, 2.0), *measured("a", 6.0, 7.0))
+    assert judged(replace(CLEAN, events=queued, **death(5.0))).repeated == 0
+
+
 def test_a_board_with_another_fault_may_lose_what_it_finished() -> None:
     twice = (*measured("a", 1.0, 2.0), *measured("a", 6.0, 7.0, token=2))
     changes = death(5.0)

@@ -151,6 +151,7 @@ class ControllerServer:
         if public:
             self._lock.publish(self.address)
             self.continued = await self._controller.campaigns.continue_unattended()
+            self._controller.empty_spools()
 
     def _add_services(
         self,

@@ -19,6 +19,7 @@ from latfarm_controller.app import reporting
 from latfarm_controller.app.board_control import BoardCare, BoardControl
 from latfarm_controller.app.campaigns.campaign_runs import CampaignRuns
 from latfarm_controller.app.estimating import Estimating
+from latfarm_controller.app.left_spools import LeftSpools
 from latfarm_controller.app.pools import Pools
 from latfarm_controller.app.questions import Questions
 from latfarm_controller.app.result_details import ResultDetails, check_filters, find_graph
@@ -88,6 +89,7 @@ class Controller:
         farm.partitions.describe({}, groups)
         self.unused_boards = UnusedBoards(fleet, farm, self._desk)
         self._spools = SpoolKeeper(store, farm, self._desk.standing)
+        self._left_spools = LeftSpools(fleet, farm, self._spools)
         self._pools = Pools(fleet, farm, self._desk, config.lease_ms)
         driver = Driver(store, farm, observer=self._watch)
         self.campaigns = CampaignRuns(
@@ -117,6 +119,10 @@ class Controller:
     def keep_windows(self) -> None:
         """Begin and end the maintenance of boards at its times from now on."""
         self._maintenance.start()
+
+    def empty_spools(self) -> None:
+        """Take, once, what killed controllers left with boards that no campaign needs now."""
+        self._left_spools.start()
 
     async def boards(self) -> list[BoardSummary]:
         """All boards of the inventory, reachable or not."""
@@ -256,6 +262,7 @@ class Controller:
             try:
                 if self._crew is not None:
                     await self._crew.close()
+                await self._left_spools.stop()
                 await self._maintenance.close()
                 await self._reservations.close()
                 await self._desk.close()

@@ -88,9 +88,10 @@ class Farm:
         self.monitor = BoardMonitor(
             self._boards, self._observer, self._events.put, self.partitions.joined
         )
+        self.settings = settings or ShardSettings(holder, host_boot_id())
         self._shards = ShardPool(
             backend,
-            settings or ShardSettings(holder, host_boot_id()),
+            self.settings,
             self._boards,
             self._tasks,
             self.monitor.take,

@@ -1,17 +1,26 @@
 """A wall clock that jumps: `time.time` of a process, moved by a number that another process writes.
 
 The monotonic clock of the process is left alone, as a real jump of the wall clock leaves it alone.
+So is the clock of gRPC's Python modules: they hand times of the wall clock to gRPC's core, which
+compares them with the system's clock. A real jump moves both, but this one would move only the
+first, so that each call with a time limit would fail at once, or never.
 """
 
 from __future__ import annotations
 
+import importlib
 import mmap
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 _OFFSET = struct.Struct("d")
 """The file: by how many seconds the clock is ahead."""
+
+_UNMOVED = ("grpc._channel", "grpc._common", "grpc._server", "grpc._utilities", "grpc.aio._utils")
+"""The modules of gRPC that read the wall clock, each as `time.time`."""
 
 
 def make(path: Path) -> None:
@@ -26,7 +35,7 @@ def jump(path: Path, ahead_s: float) -> None:
 
 
 def install(path: Path) -> None:
-    """Replace `time.time` of this process."""
+    """Replace `time.time` of this process, but for gRPC."""
     with path.open("rb") as file:
         seen = mmap.mmap(file.fileno(), _OFFSET.size, prot=mmap.PROT_READ)
     real = time.time
@@ -35,4 +44,8 @@ def install(path: Path) -> None:
         (ahead_s,) = _OFFSET.unpack(seen[: _OFFSET.size])
         return real() + float(ahead_s)
 
+    unmoved = SimpleNamespace(**{**vars(time), "time": real})
+    for name in _UNMOVED:
+        module: Any = importlib.import_module(name)
+        module.time = unmoved
     time.time = now_s

@@ -99,12 +99,27 @@ class RayChild:
         self._runtime = runtime = RayRuntime(
             options.run_dir, address=options.address, cpus=options.cpus, keep_open=(self._life,)
         )
-        await asyncio.to_thread(runtime.start)
+        await self._started(runtime)
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         self._work = ChildWork(options, node, self._channel.send)
         await asyncio.gather(self._watch_processes(), self._tell_cores(self._work, node))
+
+    async def _started(self, runtime: RayRuntime) -> None:
+        """Start Ray.
+
+        Raises:
+            FarmError: Ray cannot be started, or one of its processes ended meanwhile.
+        """
+        starting = asyncio.ensure_future(asyncio.to_thread(runtime.start))
+        seen = ""
+        while not starting.done():
+            await asyncio.wait({starting}, timeout=LOOK_S)
+            before, seen = seen, ray_watch.ended_child()
+            if before and before == seen:  # Ray has not missed it between two looks
+                raise FarmError(seen)
+        starting.result()
 
     async def _watch_processes(self) -> None:
         while True:

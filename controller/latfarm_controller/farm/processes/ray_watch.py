@@ -24,6 +24,23 @@ def ended_process() -> str:
     return ""
 
 
+def ended_child() -> str:
+    """Which process of Ray has ended that this process started; empty: none that is not known yet.
+
+    While Ray starts, `ended_process` knows none of its processes, and Ray itself waits half a
+    minute for a raylet that has ended. A process that Ray ends by itself, to start it once more, is
+    not found here, because Ray waits for its end at once.
+    """
+    psutil: Any = importlib.import_module("psutil")
+    for child in psutil.Process().children():
+        try:
+            if child.name() in GUARDED and child.status() == psutil.STATUS_ZOMBIE:
+                return f"{child.name()} ended while Ray was starting"
+        except psutil.NoSuchProcess:
+            continue
+    return ""
+
+
 def living_cores(node_id: str) -> int:
     """The cores of all living nodes of the cluster. It waits for the cluster, so use a thread.
 

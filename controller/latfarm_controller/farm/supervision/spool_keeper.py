@@ -79,6 +79,28 @@ class SpoolKeeper:
 
     def listed(self, name: str, info: BoardInfo, results: Sequence[SpooledResult]) -> None:
         """A board joined and still had these finished results."""
+        kept = self._kept(name, info, results)
+        self._tasks.start(
+            self._settle(info.board_id, kept, [result.request_id for result in results])
+        )
+        self._farm.spools.offer(kept)
+
+    async def keep(self, name: str, info: BoardInfo, results: Sequence[SpooledResult]) -> list[str]:
+        """Keep what is of use of the finished results of a board that has not joined.
+
+        Returns:
+            the ids of the requests whose results the board may forget now: all of them.
+        """
+        if results:
+            kept = self._kept(name, info, results)
+            await self._store_kept(kept)
+            self._farm.spools.offer(kept)
+        return [result.request_id for result in results]
+
+    def _kept(
+        self, name: str, info: BoardInfo, results: Sequence[SpooledResult]
+    ) -> list[FoundResult]:
+        """Those of a board's finished results that are kept."""
         standing, now_s = self._standing(name), self._clock_s()
         kept = [
             FoundResult(
@@ -95,10 +117,7 @@ class SpoolKeeper:
         logger.info(
             "board %s still had %d finished results: %d are kept", name, len(results), len(kept)
         )
-        self._tasks.start(
-            self._settle(info.board_id, kept, [result.request_id for result in results])
-        )
-        self._farm.spools.offer(kept)
+        return kept
 
     def used_up(self, request_ids: Sequence[str]) -> None:
         """What was found for these requests is stored with a campaign, or of no use any more."""
@@ -112,11 +131,14 @@ class SpoolKeeper:
         self, board_id: str, kept: Sequence[FoundResult], request_ids: Sequence[str]
     ) -> None:
         """Store what is kept, and then let the board forget all of it."""
+        await self._store_kept(kept)
+        if not self._farm.stopped:
+            self._farm.forget_results(board_id, request_ids)
+
+    async def _store_kept(self, kept: Sequence[FoundResult]) -> None:
         async with self._writing:
             if kept:
                 await asyncio.to_thread(self._store.add_found_results, kept)
-        if not self._farm.stopped:
-            self._farm.forget_results(board_id, request_ids)
 
     async def _drop(self, request_ids: Sequence[str]) -> None:
         async with self._writing:
