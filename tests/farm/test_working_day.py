@@ -113,7 +113,7 @@ def test_a_query_measures_once_and_then_reads_the_store(lab: WorkingDayLab, tmp_
     found = latfarm("boards", "check", lab.board.name, "--json")["platforms"]
     (platform,) = (name for name in found if name.endswith("-fp32-1t"))
     assert "onnxruntime" in platform
-    first = latfarm("query", str(model), "--platform", platform, "--json")
+    first = latfarm("query", str(model), "--platform", platform, "--survey", "--json")
     again = latfarm("query", str(model), "--platform", platform, "--json")
     assert (first["hit"], again["hit"]) == (False, True)
     assert first["latency_ms"] == again["latency_ms"] > 0
