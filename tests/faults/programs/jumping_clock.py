@@ -19,7 +19,10 @@ from typing import Any
 _OFFSET = struct.Struct("d")
 """The file: by how many seconds the clock is ahead."""
 
-_UNMOVED = ("grpc._channel", "grpc._common", "grpc._server", "grpc._utilities", "grpc.aio._utils")
+_UNMOVED = (
+    *("grpc._channel", "grpc._common", "grpc._server", "grpc._utilities", "grpc.aio._utils"),
+    "grpc._cython.cygrpc",
+)
 """The modules of gRPC that read the wall clock, each as `time.time`."""
 
 
