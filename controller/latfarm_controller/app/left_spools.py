@@ -19,6 +19,8 @@ from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
 from latfarm_controller.holder import holder_id
 
+FIRST_PAUSE_S = 10.0
+"""Pause between the start and the first visit, in seconds: boards that join meanwhile need none."""
 PAUSE_S = 2.0
 """First pause before boards that could not be visited are called again, in seconds."""
 PAUSE_CAP_S = 60.0
@@ -61,6 +63,7 @@ class LeftSpools:
 
     async def run(self) -> None:
         """Visit boards until each one was visited or has joined the farm."""
+        await asyncio.sleep(FIRST_PAUSE_S)
         left: set[str] | None = None
         pause_s = PAUSE_S
         while left is None or left:

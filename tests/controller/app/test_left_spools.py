@@ -19,6 +19,7 @@ CONFIG = {"settings": {"sessions": 1, "warmup_ms": 0.0, "max_ms": 10.0, "max_run
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_spools, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(left_spools, "PAUSE_S", 0.05)
     monkeypatch.setattr(left_spools, "PAUSE_CAP_S", 0.05)
 
