@@ -117,7 +117,7 @@ class RayChild:
         while not starting.done():
             await asyncio.wait({starting}, timeout=LOOK_S)
             before, seen = seen, ray_watch.ended_child()
-            if before and before == seen:  # Ray has not missed it between two looks
+            if before and before == seen:  # Ray itself has not noticed it meanwhile
                 raise FarmError(seen)
         starting.result()
 

@@ -25,7 +25,7 @@ def ended_process() -> str:
 
 
 def ended_child() -> str:
-    """Which process of Ray has ended that this process started; empty: none that is not known yet.
+    """Which child of this process, started by Ray, has ended unnoticed; empty: none has.
 
     While Ray starts, `ended_process` knows none of its processes, and Ray itself waits half a
     minute for a raylet that has ended. A process that Ray ends by itself, to start it once more, is
