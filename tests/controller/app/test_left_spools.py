@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.fleet import BoardView, Fleet
-from latfarm_controller.agents.registry import BoardEntry, Registry
+from latfarm_controller.agents.registry import BoardEntry
 from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.app import left_spools
 from latfarm_controller.app.app import Controller
@@ -43,18 +43,30 @@ async def reached(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many boards were called each time."""
-    counts: list[int] = []
+class Looks:
+    """How many boards were called each time; `away`: none of them answers."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        self.away = True
+
+    async def repeated(self) -> bool:
+        return len(self.counts) > 2
+
+
+def made_away(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """Let all boards be away until a test says otherwise."""
+    found = Looks()
     look_at = Fleet.look_at
 
-    async def counted(fleet: Fleet, entries: Sequence[BoardEntry]) -> list[BoardView]:
-        counts.append(len(entries))
+    async def looked(fleet: Fleet, entries: Sequence[BoardEntry]) -> list[BoardView]:
+        found.counts.append(len(entries))
+        if found.away:
+            return [BoardView(entry, error="no route to host") for entry in entries]
         return await look_at(fleet, entries)
 
-    monkeypatch.setattr(Fleet, "look_at", counted)
-    return counts
+    monkeypatch.setattr(Fleet, "look_at", looked)
+    return found
 
 
 def leave_results(lab: Any, agent: Any, monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
@@ -95,20 +107,10 @@ def test_the_spool_is_emptied_although_no_campaign_needs_the_board(
 
 
 def test_a_board_of_another_home_and_one_that_is_away_are_waited_for(
-    lab: Any,
-    agent: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    looks: list[int],
+    lab: Any, agent: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     leave_results(lab, agent, monkeypatch, 30)
-    registry = Registry(lab.config.boards_file)
-    registry.remove("toy")
-    registry.add("toy", "127.0.0.1:1")
-
-    async def called_again() -> bool:
-        return len(looks) > 2
 
     async def refused() -> bool:
         return "the spool of toy cannot be emptied now" in caplog.text
@@ -116,31 +118,30 @@ def test_a_board_of_another_home_and_one_that_is_away_are_waited_for(
     async def empty() -> bool:
         return not await spooled(agent)
 
-    async def main() -> None:
+    async def main(looks: Looks) -> None:
         async with lab.controller() as controller, AgentClient(agent.address, "other") as other:
-            looks.clear()
             controller.empty_spools()
-            await reached(called_again)
+            await reached(looks.repeated)
             await other.acquire(600_000)
-            registry.remove("toy")
-            registry.add("toy", agent.address)
+            looks.away = False
             await reached(refused)
             assert len(await spooled(agent)) == 3, "they may be those of the other home"
             await other.release()
             await reached(empty)
 
-    asyncio.run(main())
+    with monkeypatch.context() as patched:
+        asyncio.run(main(made_away(patched)))
 
 
-def test_a_controller_that_stops_waits_for_no_board(lab: Any, looks: list[int]) -> None:
-    async def called_again() -> bool:
-        return len(looks) > 2
+def test_a_controller_that_stops_waits_for_no_board(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = made_away(monkeypatch)
 
     async def main() -> None:
-        Registry(lab.config.boards_file).add("away", "127.0.0.1:1")
         async with lab.controller() as controller:
             controller.empty_spools()
-            await reached(called_again)
+            await reached(looks.repeated)
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "left spools"]
 
     asyncio.run(main())
