@@ -50,11 +50,6 @@ from latfarm_agent.session.messages import (
     Ticked,
     WithdrawRequested,
 )
-from latfarm_agent.session.session import CANCELLED, LEASE_LOST
-
-_UNWANTED = frozenset({CANCELLED, LEASE_LOST})
-"""Codes of failures that the spool does not keep: whoever asks again has the request measured, and
-nobody else is to hear of them."""
 
 logger = logging.getLogger(__name__)
 
@@ -338,8 +333,7 @@ class Conductor:
         live = self._live.pop(instruction.job)
         request = live.asked.request
         result = failure(request, self._offer, instruction.code, instruction.message)
-        if instruction.code not in _UNWANTED:
-            self._results.keep(live.job, result)
+        self._results.keep(live.job, result)
         companions.release_all(self.blobs, live.asked.blobs)
         live.publish(result)
 
@@ -369,8 +363,7 @@ class Conductor:
         self._metrics.measured(kind, result.outcome, result.error_code, busy_s, result.conditions)
         # Kept before listeners hear of it and before the session forgets the job, so that a repeat
         # of the request finds the result or the job at any moment.
-        if cancellation is None or cancellation[0] not in _UNWANTED:
-            self._results.keep(live.job, result)
+        self._results.keep(live.job, result)
         with self._lock:
             del self._live[live.job]
             self._send(MeasurementFinished(self._now_ms(), live.job, verdict))

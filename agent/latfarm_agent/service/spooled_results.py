@@ -12,9 +12,14 @@ from latfarm_agent.errors import AgentDiskFullError
 from latfarm_agent.files.spool import Entry, Spool
 from latfarm_agent.service.monitoring.metrics import AgentMetrics
 from latfarm_agent.session.messages import MeasurementJob
+from latfarm_agent.session.session import CANCELLED, LEASE_LOST
 
 MAX_LISTED_BYTES = 3 << 20
 """Bound of one list of results; gRPC clients receive messages of at most 4 MiB by default."""
+
+_UNWANTED = frozenset({CANCELLED, LEASE_LOST})
+"""Codes of failures that are not kept: whoever asks again has the request measured, and nobody else
+is to hear of them."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +59,12 @@ class SpooledResults:
         return None if told and fingerprint and told != fingerprint else entry
 
     def keep(self, job: MeasurementJob, result: BenchResult) -> None:
-        """Keep a result; a full disk is logged and counted, not raised."""
+        """Keep a result, unless it says that it was cancelled or that its lease ended.
+
+        A full disk is logged and counted, not raised.
+        """
+        if result.error_code in _UNWANTED:
+            return
         entry = Entry(
             job.request_id,
             job.question,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Collection
 
-from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.fleet import BoardView, Fleet
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.errors import ControllerError
+from latfarm_controller.farm.background import RepeatedTrouble
+from latfarm_controller.farm.boards.shard import connect
 from latfarm_controller.farm.boards.spool_listing import spooled_results
 from latfarm_controller.farm.farm import Farm
 from latfarm_controller.farm.supervision.spool_keeper import SpoolKeeper
@@ -48,6 +51,7 @@ class LeftSpools:
         self._keeper = keeper
         self._room = asyncio.Semaphore(AT_ONCE)
         self._visiting: asyncio.Task[None] | None = None
+        self._trouble = RepeatedTrouble(logger, "the inventory cannot be read to empty spools")
 
     def start(self) -> None:
         """Begin to visit boards; a second call changes nothing."""
@@ -65,15 +69,16 @@ class LeftSpools:
         """Visit boards until each one was visited or has joined the farm."""
         await asyncio.sleep(FIRST_PAUSE_S)
         left: set[str] | None = None
-        pause_s = PAUSE_S
-        while left is None or left:
+        for tries in itertools.count(1):
             try:
                 left = await self._visit_all(left)
             except ControllerError as error:  # somebody may be editing the inventory
-                logger.warning("the inventory cannot be read to empty spools: %s", error)
-            if left != set():
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_CAP_S)
+                self._trouble.met(error)
+            else:
+                self._trouble.over()
+                if not left:
+                    return
+            await asyncio.sleep(doubling_wait_s(PAUSE_S, PAUSE_CAP_S, tries))
 
     async def _visit_all(self, names: Collection[str] | None) -> set[str]:
         """Visit some boards, or all; gives the names of those that could not be visited.
@@ -115,17 +120,12 @@ class LeftSpools:
         if entry.name in self._farm.entries():  # it hands its results over as it joins
             return
         settings = self._farm.settings
-        async with AgentClient(
-            entry.address,
-            settings.holder,
-            entry.tls,
-            insecure=entry.insecure,
-            board_id=info.board_id,
-        ) as client:
+        client = connect(entry, settings.holder)
+        try:
             await client.acquire(settings.lease_ms, holder_id(settings.holder_key, entry.name))
-            try:
-                results = await spooled_results(client)
-                await client.acknowledge(await self._keeper.keep(entry.name, info, results))
-            finally:
-                with contextlib.suppress(ControllerError):
-                    await client.release()
+            results = await spooled_results(client)
+            await client.acknowledge(await self._keeper.keep(entry.name, info, results))
+        finally:
+            with contextlib.suppress(ControllerError):
+                await client.release()
+            await client.close()

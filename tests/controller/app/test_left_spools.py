@@ -10,11 +10,10 @@ import pytest
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.fleet import BoardView, Fleet
 from latfarm_controller.agents.registry import BoardEntry
-from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.app import left_spools
 from latfarm_controller.app.app import Controller
 
-CONFIG = {"settings": {"sessions": 1, "warmup_ms": 0.0, "max_ms": 10.0, "max_runs": 5}}
+from tests.controller.app.spools import CONFIG, acknowledge_nothing, spooled
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +31,6 @@ async def measure_and_leave(lab: Any, controller: Controller, channels: int) -> 
     assert record.state == "done"
 
 
-async def spooled(agent: Any) -> list[str]:
-    async with AgentClient(agent.address, "looker") as client:
-        return [result.request_id for result in await client.results()]
-
-
 async def reached(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(90):
         while not await condition():
@@ -44,14 +38,14 @@ async def reached(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 class Looks:
-    """How many boards were called each time; `away`: none of them answers."""
+    """How often boards were called; `away`: none of them answers."""
 
     def __init__(self) -> None:
-        self.counts: list[int] = []
+        self.count = 0
         self.away = True
 
     async def repeated(self) -> bool:
-        return len(self.counts) > 2
+        return self.count > 2
 
 
 def made_away(monkeypatch: pytest.MonkeyPatch) -> Looks:
@@ -60,7 +54,7 @@ def made_away(monkeypatch: pytest.MonkeyPatch) -> Looks:
     look_at = Fleet.look_at
 
     async def looked(fleet: Fleet, entries: Sequence[BoardEntry]) -> list[BoardView]:
-        found.counts.append(len(entries))
+        found.count += 1
         if found.away:
             return [BoardView(entry, error="no route to host") for entry in entries]
         return await look_at(fleet, entries)
@@ -72,15 +66,12 @@ def made_away(monkeypatch: pytest.MonkeyPatch) -> Looks:
 def leave_results(lab: Any, agent: Any, monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
     """Leave three results in the spool, as a controller does that is killed too soon."""
 
-    async def forget_nothing(*_: Any) -> int:
-        return 0
-
     async def main() -> None:
         async with lab.controller() as controller:
             await measure_and_leave(lab, controller, channels)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StreamingClient, "acknowledge", forget_nothing)
+        acknowledge_nothing(patched)
         asyncio.run(main())
     assert len(asyncio.run(spooled(agent))) == 3
 

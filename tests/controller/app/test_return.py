@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from latfarm_controller.agents.client import AgentClient
 from latfarm_controller.agents.fleet import Fleet
-from latfarm_controller.agents.streaming import StreamingClient
 from latfarm_controller.app.app import Controller
 from latfarm_controller.errors import LeaseError
 from latfarm_controller.farm.boards.interfaces import ShardSettings
@@ -19,10 +18,11 @@ from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.measurement import Measurement
 
+from tests.controller.app.spools import CONFIG, acknowledge_nothing, spooled
+
 KEY = "0" * 32
 LONG_MS = 600_000
 """A lease that no test waits for."""
-CONFIG = {"settings": {"sessions": 1, "warmup_ms": 0.0, "max_ms": 10.0, "max_runs": 5}}
 
 
 async def campaign(lab: Any, store: DuckDBStore, count: int) -> CampaignRecord:
@@ -65,18 +65,11 @@ def test_a_board_that_is_leased_to_a_dead_controller_of_this_home_is_not_waited_
 def test_what_the_board_had_finished_is_used_and_its_spool_is_emptied(
     lab: Any, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def forget_nothing(*_: Any) -> int:
-        return 0
-
-    async def spool() -> list[str]:
-        async with AgentClient(agent.address, "looker") as client:
-            return [result.request_id for result in await client.results()]
-
     with monkeypatch.context() as patched, DuckDBStore(lab.store_file) as store:
-        patched.setattr(StreamingClient, "acknowledge", forget_nothing)
+        acknowledge_nothing(patched)
         asyncio.run(campaign(lab, store, 5))
         first = measured(store)
-    assert sorted(asyncio.run(spool())) == sorted(first)
+    assert sorted(asyncio.run(spooled(agent))) == sorted(first)
     # The controller that comes back knows the campaign, but stored none of its results.
     lab.store_file.unlink()
     with DuckDBStore(lab.store_file) as store:
@@ -88,4 +81,4 @@ def test_what_the_board_had_finished_is_used_and_its_spool_is_emptied(
     for name, answer in first.items():
         assert second[name].measured_at_s == answer.measured_at_s, "it was measured again"
         assert second[name].latency_ms == answer.latency_ms
-    assert asyncio.run(spool()) == []
+    assert asyncio.run(spooled(agent)) == []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from latfarm_controller.agents.spooled import MOST_SPOOLED, SpooledResult
 from latfarm_controller.errors import AgentError, AgentLostError
+from latfarm_controller.farm.boards.board_client import BoardClient
 
 MOST_SPOOLED_BYTES = 64 << 20
 """Bytes of finished results after which a board is not asked for more; the rest waits there."""
@@ -14,15 +14,7 @@ MOST_SPOOLED_BYTES = 64 << 20
 logger = logging.getLogger(__name__)
 
 
-class SpoolClient(Protocol):
-    """The client of a board, as far as a list of its spool needs it."""
-
-    async def results(self, after: str = "") -> list[SpooledResult]:
-        """Finished results in the board's spool that follow the one of the request `after`."""
-        ...
-
-
-async def spooled_results(client: SpoolClient) -> tuple[SpooledResult, ...]:
+async def spooled_results(client: BoardClient) -> tuple[SpooledResult, ...]:
     """The finished results that a board has kept, each once; none if it cannot list them.
 
     Raises:

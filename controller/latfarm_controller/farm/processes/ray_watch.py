@@ -31,7 +31,8 @@ def ended_child() -> str:
     minute for a raylet that has ended. A process that Ray ends by itself, to start it once more, is
     not found here, because Ray waits for its end at once.
     """
-    psutil: Any = importlib.import_module("psutil")
+    import psutil
+
     for child in psutil.Process().children():
         try:
             if child.name() in GUARDED and child.status() == psutil.STATUS_ZOMBIE:
