@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -45,13 +44,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def latfarm(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Latfarm]:
-    """Runs a command, and then restores what it changed in this process."""
+    """Runs a command, and then restores the signal handlers and variables of this process."""
     for name in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY", "LATFARM_HOME"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("LATFARM_HOME", str(home))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
 
     def run(*arguments: str | Path) -> Ended:
         code = main.run([str(argument) for argument in arguments])
@@ -61,5 +58,3 @@ def latfarm(
     yield run
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    root.handlers[:] = before
-    root.setLevel(level)

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -146,21 +145,9 @@ def test_longer_names_are_broken_before_a_table_is_given_up(
     assert lines[1].split()[-4:] == ["21.291", "1792", "3675.2", "5.66"]
 
 
-@pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """Puts the handlers and levels of the loggers back."""
-    names = ("", "latfarm", "latfarm_controller", "latfarm_predictors", "latfarm_protos")
-    loggers = [logging.getLogger(name) for name in names]
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_terminal_gets_warnings_for_people_and_a_service_gets_json(
-    terminal: bool, logging_as_before: None, monkeypatch: pytest.MonkeyPatch
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
