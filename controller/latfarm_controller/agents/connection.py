@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ ANSWER_BYTES = 1 << 16
 """Largest answer to any other call: leases, states of uploads and counts have less than 1 KB."""
 FRUITLESS_TRIES = 3
 """How often in a row a call may be interrupted without any progress before it is given up."""
+CONNECT_S = 7.0
+"""Longest wait for a channel to a proven board, in seconds: one attempt and a pause."""
 BROKEN_OFF = "this side closed the connection during a call"
 """What is said of a call that another call of the same client ended; see `broken_off`."""
 _LARGER = {
@@ -57,7 +60,8 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # boards are in the local network: no proxy is used
     ("grpc.use_local_subchannel_pool", 1),  # clients of one board do not share a connection
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # This is no pause: it is how long an attempt may take, with the TLS handshake of a slow board.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),  # also sets TCP's user timeout
@@ -143,8 +147,13 @@ class AgentConnection:
         """The id of the board in its certificate; empty without TLS, or if it names none."""
         return "" if self._proof is None else self._proof.identity.board_id
 
-    async def stub(self) -> Any:
+    async def stub(self, deadline_s: float = math.inf) -> Any:
         """The stub of the agent's service; the channel is opened at the first call.
+
+        With TLS, the channel is connected, so that a call that fails was sent.
+
+        Args:
+            deadline_s: when the caller stops waiting, on the monotonic clock in seconds.
 
         Raises:
             AgentLostError: the board cannot be reached.
@@ -156,6 +165,7 @@ class AgentConnection:
         if self._tls is not None:
             async with self._meeting:
                 await self._prove(self._tls)
+            await self._connected(deadline_s)
         elif self._agent is None:
             check_open(self.address, self._tls, self._insecure)
             self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
@@ -190,9 +200,9 @@ class AgentConnection:
         # Without TLS, gRPC itself may wait for the board; with TLS, `stub` proves the board anew.
         waits = self._tls is None
         while True:
-            left_s = max(deadline_s - time.monotonic(), 0.001)
             try:
-                call = getattr(await self.stub(), method)
+                call = getattr(await self.stub(deadline_s), method)
+                left_s = max(deadline_s - time.monotonic(), 0.001)
                 answer = await call(request, timeout=left_s, wait_for_ready=waits)
                 return readable(answer, self.address, method)
             except AgentLostError:
@@ -207,7 +217,7 @@ class AgentConnection:
                 if not again or time.monotonic() >= deadline_s:
                     raise AgentLostError(f"{self.address}: {BROKEN_OFF}: {method}") from None
             # The connection was made and broke at once: leave the board a moment.
-            await asyncio.sleep(min(0.05, left_s))
+            await asyncio.sleep(0.05)
 
     async def close(self) -> None:
         """Close the connection for good."""
@@ -240,6 +250,18 @@ class AgentConnection:
         )
         self._agent = agent_pb2_grpc.AgentServiceStub(_CarefulChannel(self._channel))
         self._proof, self._stamp = proof, stamp
+
+    async def _connected(self, deadline_s: float) -> None:
+        """Wait until the channel to a board that was just proven is connected.
+
+        Raises:
+            AgentLostError: it was not connected in time; the board must be proven again.
+        """
+        channel, until_s = self._channel, min(deadline_s, time.monotonic() + CONNECT_S)
+        while channel.get_state(try_to_connect=True) != grpc.ChannelConnectivity.READY:
+            if time.monotonic() >= until_s or channel is not self._channel:
+                raise AgentLostError(f"{self.address}: no connection was made in time")
+            await asyncio.sleep(0.005)
 
     async def _hang_up(self) -> None:
         channel, self._channel, self._agent, self._proof = self._channel, None, None, None

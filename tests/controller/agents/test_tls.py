@@ -12,7 +12,7 @@ import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -37,6 +37,11 @@ class Describing(agent_pb2_grpc.AgentServiceServicer):
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DescribeResponse:
         return pb.DescribeResponse(board=pb.Board(board_id="b", name="proven"))
+
+    async def AcquireLease(
+        self, request: pb.AcquireLeaseRequest, context: grpc.aio.ServicerContext
+    ) -> pb.Lease:
+        return pb.Lease(token=1, ttl_ms=request.ttl_ms)
 
 
 def openssl(*words: str | Path) -> None:
@@ -213,6 +218,47 @@ def test_a_board_that_only_dies_in_the_handshake_is_lost(farm: Path) -> None:
 
     with pytest.raises(AgentLostError, match="went away during the handshake"):
         asyncio.run(play())
+
+
+@asynccontextmanager
+async def slow_to_connect(port: int, pause_s: float) -> AsyncIterator[int]:
+    """A way to a board on which each connection but the first says nothing for a while."""
+    count = 0
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while part := await source.read(1 << 16):
+                sink.write(part)
+        sink.close()
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        try:
+            await asyncio.sleep(pause_s if count > 1 else 0.0)
+            board_reader, board_writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(pass_on(reader, board_writer), pass_on(board_reader, writer))
+        finally:
+            writer.close()
+
+    way = await asyncio.start_server(carry, "127.0.0.1", 0)
+    async with way:
+        yield way.sockets[0].getsockname()[1]
+
+
+def test_a_board_whose_handshake_takes_a_while_is_asked_once(farm: Path) -> None:
+    board, ours = issue(farm, "board-7"), issue(farm, "controller", "controller")
+
+    async def play() -> str:
+        async with (
+            serving(board) as port,
+            slow_to_connect(port, pause_s=0.6) as way,
+            AgentClient(f"127.0.0.1:{way}", "me", ours, patience=PATIENCE) as client,
+        ):
+            await client.acquire(1000)  # a call that is never made again
+            return (await client.describe()).name
+
+    assert asyncio.run(play()) == "proven"
 
 
 def shut_out(folder: Path, files: ControllerTlsFiles) -> None:
