@@ -4,8 +4,9 @@ These are local response normalisation, grouped, asymmetric and large convolutio
 connected layers, pools of all strides, joins of branches, dense chains, channel shuffles,
 per-channel scales as separate ops, and gates. Others are what exporters write today: the mean of a
 map as ReduceMean, group norms as InstanceNormalization between two views, and maps that are
-enlarged and joined with those before. No network is copied: sizes are drawn uniformly by their
-logarithms, and a module is chosen at random at every step.
+enlarged, by repetition or by a transposed convolution, and joined with those before. No network is
+copied: sizes are drawn uniformly by their logarithms, and a module is chosen at random at every
+step.
 """
 
 from __future__ import annotations
@@ -329,7 +330,15 @@ class _Synthetic:
         if self.size(x) < 8 or any(side % 2 for side in self.b.type_of(x).shape[2:]):
             return self.plain(x)
         coarse = self.conv(self.pool(x, 2, 2, "valid"), self.channels(x, low=32), 3)
-        wide = self.b.resize(coarse, 2)
+        wide = self.enlarge(coarse)
         if self.draw.random() < 0.5:
             return self.conv(self.b.concat([wide, x]), self.channels(x, low=32))
-        return self.b.add(wide, self.conv(x, channels_of(self.b, coarse)))
+        return self.b.add(wide, self.conv(x, channels_of(self.b, wide)))
+
+    def enlarge(self, x: str) -> str:
+        """A map of twice the size: pixels that are repeated, or a transposed convolution."""
+        if self.draw.random() < 0.5:
+            return self.b.resize(x, 2)
+        kernel, pads = self.draw.choice(((2, 0), (4, 1)))  # those of U-Net and of DCGAN
+        wide = self.b.conv_transpose(x, self.channels(x, low=32), kernel, 2, pads, bias=True)
+        return self.act(wide) if self.draw.random() < 0.5 else wide
