@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import time
@@ -17,6 +18,7 @@ from latfarm_protos.v1 import agent_pb2_grpc
 
 from latfarm_controller.agents.call_errors import as_error, cut, readable
 from latfarm_controller.agents.tls import ControllerTlsFiles, check_open, is_revoked, meet_board
+from latfarm_controller.doubling_wait import doubling_wait_s
 from latfarm_controller.errors import AgentError, AgentLostError, UsageError
 
 RESULT_BYTES = 20 << 20
@@ -258,10 +260,13 @@ class AgentConnection:
             AgentLostError: it was not connected in time; the board must be proven again.
         """
         channel, until_s = self._channel, min(deadline_s, time.monotonic() + CONNECT_S)
-        while channel.get_state(try_to_connect=True) != grpc.ChannelConnectivity.READY:
+        for looks in itertools.count(1):
+            if channel.get_state(try_to_connect=True) == grpc.ChannelConnectivity.READY:
+                return
             if time.monotonic() >= until_s or channel is not self._channel:
                 raise AgentLostError(f"{self.address}: no connection was made in time")
-            await asyncio.sleep(0.005)
+            # A thousand boards may connect at once, so that looking often would take a core.
+            await asyncio.sleep(doubling_wait_s(0.005, 0.2, looks))
 
     async def _hang_up(self) -> None:
         channel, self._channel, self._agent, self._proof = self._channel, None, None, None
