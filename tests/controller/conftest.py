@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from latfarm_controller.cli.shell.output import LOGGERS
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    names = ("", "latfarm", "latfarm_controller", "latfarm_predictors", "latfarm_protos")
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [logging.getLogger(name) for name in ("", *LOGGERS)]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     for logger, level, handlers in before:

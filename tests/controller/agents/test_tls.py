@@ -12,7 +12,8 @@ import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -25,6 +26,7 @@ from latfarm_protos.trust.gate import Gate
 from latfarm_protos.v1 import agent_pb2 as pb
 from latfarm_protos.v1 import agent_pb2_grpc
 
+from tests.faults.relay import LinkRelay
 from tests.ports import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -220,43 +222,35 @@ def test_a_board_that_only_dies_in_the_handshake_is_lost(farm: Path) -> None:
         asyncio.run(play())
 
 
-@asynccontextmanager
-async def slow_to_connect(port: int, pause_s: float) -> AsyncIterator[int]:
-    """A way to a board on which each connection but the first says nothing for a while."""
-    count = 0
+class SlowLink(LinkRelay):
+    """A link whose second connection, the one after the proof of the board, is silent at first."""
 
-    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while part := await source.read(1 << 16):
-                sink.write(part)
-        sink.close()
+    connections = 0
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal count
-        count += 1
-        try:
-            await asyncio.sleep(pause_s if count > 1 else 0.0)
-            board_reader, board_writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(pass_on(reader, board_writer), pass_on(board_reader, writer))
-        finally:
-            writer.close()
-
-    way = await asyncio.start_server(carry, "127.0.0.1", 0)
-    async with way:
-        yield way.sockets[0].getsockname()[1]
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        if self.connections == 2:
+            self.silence(silent=True)
+            asyncio.get_running_loop().call_later(0.6, partial(self.silence, silent=False))
+        await super()._accept(reader, writer)
 
 
 def test_a_board_whose_handshake_takes_a_while_is_asked_once(farm: Path) -> None:
     board, ours = issue(farm, "board-7"), issue(farm, "controller", "controller")
 
     async def play() -> str:
+        link = SlowLink()
+        await link.open()
         async with (
             serving(board) as port,
-            slow_to_connect(port, pause_s=0.6) as way,
-            AgentClient(f"127.0.0.1:{way}", "me", ours, patience=PATIENCE) as client,
+            AgentClient(link.address, "me", ours, patience=PATIENCE) as client,
         ):
+            link.target = f"127.0.0.1:{port}"
             await client.acquire(1000)  # a call that is never made again
-            return (await client.describe()).name
+            name = (await client.describe()).name
+        await link.close()
+        assert link.connections == 2
+        return name
 
     assert asyncio.run(play()) == "proven"
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 """Log levels by how often -v is given."""
+LOGGERS = ("latfarm", "latfarm_controller", "latfarm_predictors", "latfarm_protos")
+"""The loggers of our own packages."""
 
 
 class _JsonLines(logging.Formatter):
@@ -63,8 +65,7 @@ def set_verbosity(verbose: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if verbose > 1 else logging.ERROR)
-    logging.getLogger("latfarm").setLevel(LEVELS[min(verbose, 2)])
-    for name in ("latfarm_controller", "latfarm_predictors", "latfarm_protos"):
+    for name in LOGGERS:
         logging.getLogger(name).setLevel(LEVELS[min(verbose, 2)])
 
 
