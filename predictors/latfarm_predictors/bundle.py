@@ -38,25 +38,21 @@ from latfarm_predictors.files.fitted_cache import FittedCache
 from latfarm_predictors.files.plain_json import read_json
 from latfarm_predictors.learned.score_pool import SCORES_VERSION
 from latfarm_predictors.models.base import ModelState
-from latfarm_predictors.predict.nnlp_corrector import NNLP_KIND
 from latfarm_predictors.predict.predictor import PlatformPredictor
 from latfarm_predictors.predict.state import BASELINES_PART, predictor_of, state_of
 from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
-VERSION = 3
+VERSION = 6
 """Version of the format that is written.
 
 Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
-that older programs learn together (`features/groups.py`).
+that older programs learn together (`features/groups.py`). In version 4 a graph network may answer.
+Version 5 may know kernels without time inside networks (`learned/absent_kernels.py`). Version 6
+tells the pieces that moves copy (`Workload.contiguous`).
 """
-NNLP_VERSION = 4
-"""Version of bundles in which a graph network answers, so that older programs refuse them."""
-ABSENT_VERSION = 5
-"""Version of bundles that know kernels without time inside networks (`learned/absent_kernels.py`).
-Older programs would add the times that these kernels take alone, so they refuse such bundles."""
-READABLE = (1, 2, 3, 4, 5)
+READABLE = (1, 2, 3, 4, 5, 6)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200
@@ -236,26 +232,13 @@ def _files(predictor: PlatformPredictor, provenance: Mapping[str, Any]) -> dict[
     }
     header = {
         "format": FORMAT,
-        "version": _version_of(state),
+        "version": VERSION,
         "platform": predictor.platform,
         "files": sorted(files),
     }
     files[_HEADER] = as_json(header)
     files[SUMS] = sums_of(files)
     return files
-
-
-def _version_of(state: ModelState) -> int:
-    """The oldest version of the format that says all of a predictor's state."""
-    if "absent" in state.values:
-        return ABSENT_VERSION
-    return NNLP_VERSION if _has_nnlp(state) else VERSION
-
-
-def _has_nnlp(state: ModelState) -> bool:
-    """Whether a graph network answers for networks."""
-    corrector = state.parts.get("corrector")
-    return corrector is not None and corrector.kind == NNLP_KIND
 
 
 class _BaselinesReader:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array, Table, as_table, main_op
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import Workload, workload
+from latfarm_predictors.kernels.workload import MOVING_FAMILIES, Workload, workload
 
 LEAST_FREE = 3
 """An op counts as free if networks ran at least this number of its kernels in no time."""
@@ -261,6 +261,8 @@ class Measured:
 
     def __init__(self) -> None:
         self._kernels: dict[Workload, tuple[float, float]] = {}
+        self._tells_pieces = True
+        # False in bundles of older versions: all their moves have a `contiguous` of 1
 
     @staticmethod
     def of(training: Training) -> Measured:
@@ -281,6 +283,8 @@ class Measured:
 
     def keeping(self, earlier: Measured, families: Collection[str]) -> Measured:
         """These workloads, with those of some families as an earlier training knew them."""
+        if not earlier._tells_pieces:
+            families = set(families) - MOVING_FAMILIES
         kept = {work: told for work, told in earlier._kernels.items() if work.family in families}
         other = {work: told for work, told in self._kernels.items() if work.family not in families}
         found = Measured()
@@ -293,7 +297,7 @@ class Measured:
 
     def find(self, work: Workload) -> tuple[float, float] | None:
         """Latency in ms and log-sigma of a workload; None if it was not measured."""
-        return self._kernels.get(work)
+        return self._kernels.get(work if self._tells_pieces else work._replace(contiguous=1))
 
     @cached_property
     def ranges(self) -> Mapping[str, FamilyRange]:
@@ -312,7 +316,8 @@ class Measured:
 
     def to_json(self) -> list[list[object]]:
         """Rows of workload, latency and log-sigma, as plain JSON types."""
-        return [[list(key), *value] for key, value in self._kernels.items()]
+        told = len(Workload._fields) - (not self._tells_pieces)
+        return [[list(key[:told]), *value] for key, value in self._kernels.items()]
 
     @staticmethod
     def from_json(rows: Sequence[Sequence[object]]) -> Measured:
@@ -322,12 +327,10 @@ class Measured:
             ValueError: a row has another form.
         """
         measured = Measured()
+        count = len(Workload._fields)
         for key, latency_ms, sigma in rows:
-            measured._kernels[_workload(key)] = (float(str(latency_ms)), float(str(sigma)))
+            if not isinstance(key, list) or len(key) not in (count - 1, count):
+                raise ValueError("a measured kernel has no identity")
+            measured._kernels[Workload(*key)] = (float(str(latency_ms)), float(str(sigma)))
+            measured._tells_pieces &= len(key) == count  # the last field has a default
         return measured
-
-
-def _workload(values: object) -> Workload:
-    if not isinstance(values, list) or len(values) != len(Workload._fields):
-        raise ValueError("a measured kernel has no identity")
-    return Workload._make(values)

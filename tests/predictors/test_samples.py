@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,26 @@ def test_measured_workloads_are_found_again_also_after_json() -> None:
         assert found is not None
         assert found[0] == pytest.approx(1.0 + i)
     assert measured.find(workload(kernel(99))) is None
+
+
+def test_moves_that_older_bundles_measured_are_found_again() -> None:
+    """Older bundles do not tell the pieces that a move copies, the last value of a workload."""
+
+    def turned(*perm: int) -> Kernel:
+        b = GraphBuilder("turned")
+        graph = b.build([b.transpose(b.input((1, 4, 6, 8)), perm)])
+        return extract(graph, graph.nodes)
+
+    training = prepare([KernelSample(turned(0, 2, 1, 3), 1.0, 0.01)], 0.0)
+    rows: list[Any] = Measured.of(training).to_json()
+    older_rows = [[key[:-1], *told] for key, *told in rows]
+    older = Measured.from_json(older_rows)
+    assert older.find(workload(turned(0, 2, 1, 3))) == pytest.approx((1.0, rows[0][2]))
+    assert older.find(workload(turned(0, 2, 3, 1))) is None  # its result has another shape
+    assert older.to_json() == older_rows
+    newer = Measured.from_json(rows)
+    assert newer.find(workload(turned(0, 2, 1, 3))) is not None
+    assert newer.keeping(older, {"move"}).to_json() == rows
 
 
 def test_rows_of_another_form_are_refused() -> None:

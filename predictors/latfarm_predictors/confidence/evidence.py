@@ -155,6 +155,7 @@ class Evidence:
         """
         values, rows = state.values, state.arrays["rows"]
         named = dict(zip(values["columns"], rows, strict=True))
+        named.setdefault("contiguous", np.ones(rows.shape[1]))  # older bundles do not tell it
         missing = {*_OWN, *_COLUMNS} - set(named)
         types, families = tuple(values["types"]), tuple(values["families"])
         if not all(isinstance(text, str) for text in (*types, *families)):

@@ -31,6 +31,7 @@ SIZES = (
     "dilation_w",
     "groups",
     "inputs",
+    "contiguous",
 )
 """The sizes by which distances are measured.
 

@@ -108,6 +108,7 @@ class Table:
     weight_bytes: Array
     inputs: Array
     fused_ops: Array
+    contiguous: Array
 
     def __len__(self) -> int:
         """Number of workloads."""
@@ -243,7 +244,7 @@ def as_table(workloads: Sequence[Workload] | Table) -> Table:
         )
     columns = zip(NUMBER_FIELDS, numbers.T, strict=True)
     named = {name: np.maximum(column, 0.0) for name, column in columns}
-    for name in NUMBER_FIELDS[:_SIZES]:
+    for name in (*NUMBER_FIELDS[:_SIZES], "contiguous"):
         named[name] = np.maximum(named[name], 1.0)
     element = np.array([ELEMENT_BYTES.get(work.dtype, 1) for work in workloads], dtype=np.float64)
     return Table(

@@ -302,5 +302,17 @@ def window_features(table: Table) -> Array:
     return np.stack([(table.area == side**2).astype(np.float64) for side in _LARGER_SIDES], axis=1)
 
 
+def move_features(table: Table) -> Array:
+    """Features of the pieces that a move copies, shape (n, 2): 0 and a constant for other kernels.
+
+    A piece costs a little by itself, which matters as long as it has few elements.
+    """
+    pieces = table.contiguous
+    return np.stack([np.log(pieces), np.log1p(_SHORT_PIECE / pieces)], axis=1)
+
+
+_SHORT_PIECE = 16.0
+"""Elements of a piece that takes about as long to begin as to copy."""
+
 _LARGER_SIDES = (5, 7, 9, 11)
 """Sides of the usual larger windows."""

@@ -40,6 +40,9 @@ class Workload(NamedTuple):
         weight_bytes: size of its constants.
         inputs: number of activations that it reads.
         fused_ops: number of ops that do work besides the main one.
+        contiguous: number of elements that lie side by side before and after a move, so that they
+            can be copied as one piece: a transpose of heads copies the values of a head, one of the
+            last two axes single elements. 1 for kernels that do not move data.
     """
 
     family: str
@@ -65,6 +68,7 @@ class Workload(NamedTuple):
     weight_bytes: int
     inputs: int
     fused_ops: int
+    contiguous: int = 1
 
     @property
     def moved_bytes(self) -> int:
@@ -83,6 +87,8 @@ _PRODUCT_FAMILIES = frozenset({"fc", "matmul", "attention"})
 """Families whose main op is a matrix product."""
 _ROW_FAMILIES = frozenset({"eltwise", "norm", "softmax"})
 """Families that may work on the rows of a matrix."""
+MOVING_FAMILIES = frozenset({"move", "concat"})
+"""Families whose main op computes nothing."""
 
 
 def workload(kernel: Kernel) -> Workload:
@@ -123,6 +129,9 @@ def workload_of(graph: Graph, part: Part) -> Workload:
         value = main.attrs.get("group", 1)
         groups = value if isinstance(value, int) else 1
     window = _window(family, main, in_h, in_w)
+    contiguous = 1
+    if family in MOVING_FAMILIES:
+        contiguous = contiguous_elements(source.shape, result.shape, main.attrs.get("perm"))
     return Workload(
         family,
         part.type,
@@ -142,6 +151,7 @@ def workload_of(graph: Graph, part: Part) -> Workload:
         bytes_of(graph, part.weights),
         len(part.inputs),
         part.fused_ops,
+        contiguous,
     )
 
 
@@ -165,7 +175,35 @@ def configuration(work: Workload) -> dict[str, int | str]:
         fields["groups"] = work.groups
     if work.inputs != 1:
         fields["inputs"] = work.inputs
+    if work.contiguous != 1:
+        fields["contiguous"] = work.contiguous
     return fields
+
+
+def contiguous_elements(source: Sequence[int], result: Sequence[int], perm: object = None) -> int:
+    """Number of elements that lie side by side before and after a move.
+
+    Args:
+        source: shape of what is moved.
+        result: shape that it has then.
+        perm: permutation of a Transpose; None: the move joins, cuts or repeats along some axes, of
+            which the last tells the length of a piece.
+    """
+    if isinstance(perm, tuple):
+        real = [axis for axis in perm if isinstance(axis, int) and source[axis] > 1]
+        length, behind = 1, sorted(real)
+        while real and real[-1] == behind[-1]:
+            length *= source[real.pop()]
+            behind.pop()
+        return length
+    if len(source) != len(result):
+        return 1
+    changed = [
+        axis for axis, pair in enumerate(zip(source, result, strict=True)) if len({*pair}) > 1
+    ]
+    if not changed:
+        return 1
+    return max(min(prod(source[changed[-1] :]), prod(result[changed[-1] :])), 1)
 
 
 def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, int, int, int, int]:

@@ -72,7 +72,7 @@ class NetworkKeys:
         return [pick(facts) for pick in self._picks]
 
 
-_PLAIN = (None,) * 7
+_PLAIN = (None,) * 8
 
 
 def _attributes(node: Node) -> tuple[AttrValue | None, ...]:
@@ -81,7 +81,7 @@ def _attributes(node: Node) -> tuple[AttrValue | None, ...]:
         return _PLAIN
     get = node.attrs.get
     window = get("kernel_shape"), get("strides"), get("dilations")
-    return get("group"), get("transA"), get("axis"), get("axes"), *window
+    return get("group"), get("transA"), get("axis"), get("axes"), get("perm"), *window
 
 
 def _needed(graph: Graph, part: Part) -> tuple[Sequence[str], Sequence[int]]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array, Table, as_table
-from latfarm_predictors.features.table_features import Vocabulary, engineered
+from latfarm_predictors.features.table_features import Vocabulary, engineered, move_features
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import (
     ModelState,
@@ -129,7 +129,9 @@ class Boosted:
 
     def _features(self, table: Table, log_base: Array) -> Array:
         shape = engineered(table, log_base, np.log(self.roofline.ratio(table)))
-        return np.concatenate([shape, self.vocabulary.columns(table)], axis=1)
+        # moves are the last columns, since the trees of older bundles lack them
+        parts = [shape, self.vocabulary.columns(table), table.once(move_features)]
+        return np.concatenate(parts, axis=1)
 
     def _grow(self, table: Table, latency: Array, variance: Array) -> None:
         lightgbm = library("lightgbm")

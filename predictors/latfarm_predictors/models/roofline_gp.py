@@ -16,6 +16,7 @@ from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
     distances,
+    move_features,
     residual_features,
     scheme_features,
     window_features,
@@ -294,6 +295,7 @@ class RooflineGP:
         parts = [shape, self.vocabulary.columns(table), schemes]
         if self._windows:
             parts.append(table.once(window_features))
+        parts.append(table.once(move_features))  # the last, since older bundles lack them
         return np.concatenate(parts, axis=1)
 
     def _standardise(self, features: Array) -> None:

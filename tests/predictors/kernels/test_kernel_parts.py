@@ -123,6 +123,18 @@ def test_each_attribute_that_counts_is_in_the_key() -> None:
     assert conv_keys(pads=(9, 9, 9, 9)) == usual  # the sizes of the result tell enough
 
 
+def test_transposes_with_equal_shapes_have_keys_of_their_own() -> None:
+    def key_and_workload(*perm: int) -> tuple[object, Workload]:
+        b = GraphBuilder("turned")
+        graph = b.build([b.transpose(b.input((1, 8, 8, 8)), perm)])
+        (part,) = find_parts(graph, FUSED)
+        return NetworkKeys(graph, [part]).of(graph)[0], workload_of(graph, part)
+
+    (key, work), (other_key, other) = key_and_workload(0, 2, 1, 3), key_and_workload(0, 3, 2, 1)
+    assert (work.contiguous, other.contiguous) == (8, 1)
+    assert key != other_key
+
+
 def test_keys_include_types_of_tensors_inside_a_kernel() -> None:
     """A view inside a kernel changes what its main op reads, and no size at the border shows it."""
 

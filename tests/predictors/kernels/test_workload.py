@@ -139,6 +139,30 @@ def test_kernels_differ_by_their_window_over_channels() -> None:
     assert three != five
 
 
+@pytest.mark.parametrize(
+    ("make", "shape", "contiguous"),
+    [
+        # a channel shuffle copies maps, heads are moved as wholes, keys are turned value by value
+        (lambda b, x: b.transpose(x, (0, 2, 1, 3, 4)), (1, 4, 6, 7, 5), 35),
+        (lambda b, x: b.transpose(x, (0, 2, 1, 3)), (1, 49, 3, 32), 32),
+        (lambda b, x: b.transpose(x, (0, 2, 3, 1)), (1, 49, 3, 32), 1),
+        (lambda b, x: b.transpose(x, (0, 3, 2, 1)), (1, 49, 6, 1), 1),
+        (lambda b, x: b.transpose(x, (1, 0, 2, 3)), (1, 6, 7, 5), 210),  # an axis of size 1
+        (lambda b, x: b.concat([x, x]), (1, 6, 7, 5), 210),
+        (lambda b, x: b.concat([x, x], axis=3), (1, 6, 7, 5), 5),
+        (lambda b, x: b.pad(x, (0, 0, 1, 0, 0, 0, 1, 0)), (1, 6, 7, 5), 35),
+        (lambda b, x: b.reshape(x, (1, 6, 35)), (1, 6, 7, 5), 1),
+        (lambda b, x: b.relu(x), (1, 6, 7, 5), 1),
+    ],
+)
+def test_moves_tell_the_pieces_that_they_copy(
+    make: Callable[[GraphBuilder, str], str], shape: tuple[int, ...], contiguous: int
+) -> None:
+    found = work(make, shape)
+    assert found.contiguous == contiguous
+    assert configuration(found).get("contiguous", 1) == contiguous
+
+
 def test_several_operands() -> None:
     b = GraphBuilder("sum")
     x, y = b.input((1, 4, 8, 8)), b.input((1, 4, 8, 8))

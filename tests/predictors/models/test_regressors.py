@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -331,3 +331,23 @@ def test_robust_sigma_of_normal_errors() -> None:
     assert robust_sigma(errors) == pytest.approx(0.2, rel=0.1)
     assert robust_sigma(np.zeros(0)) == 0.0
     assert robust_sigma(np.full(9, 0.3)) > 0.3  # a bias counts
+
+
+@pytest.mark.parametrize("make", [RooflineGP, lambda: Boosted(sigma=0.1)])
+def test_the_pieces_that_a_move_copies_are_learned(make: Callable[[], Regressor]) -> None:
+    """Turning heads, keys and maps of the same size takes different times."""
+
+    def turned(rng: np.random.Generator) -> Workload:
+        b = GraphBuilder("turned")
+        shape = (1, *(int(n) for n in rng.integers(2, 40, 3)))
+        perm = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 3, 2, 1), (0, 3, 1, 2))[rng.integers(4)]
+        graph = b.build([b.transpose(b.input(shape), perm)])
+        return workload(extract(graph, graph.nodes))
+
+    def told_ms(works: Sequence[Workload]) -> Array:
+        return np.array([1e-6 * w.input_bytes * (1 + 32 / w.contiguous) + 0.01 for w in works])
+
+    rng = np.random.default_rng(3)
+    learned, judged = ([turned(rng) for _ in range(count)] for count in (150, 60))
+    latency, _ = make().fit(learned, told_ms(learned)).predict(judged)
+    assert np.median(np.abs(latency / told_ms(judged) - 1)) < 0.1

@@ -31,7 +31,7 @@ _ORIGIN = ("network", "kernel", "campaign", "campaign_id")
 """Text columns from the details."""
 _NUMBERS = (
     *("batch", "in_h", "in_w", "in_channels", "out_h", "out_w", "out_channels"),
-    *("in_features", "out_features", "matrices", "groups", "inputs"),
+    *("in_features", "out_features", "matrices", "groups", "inputs", "contiguous"),
 )
 """Sizes in the configuration of a kernel that are whole numbers."""
 _WORDS = ("family", "kernel", "stride", "dilation")
