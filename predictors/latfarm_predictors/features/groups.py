@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from latfarm_predictors.features.table import Table, main_op
 from latfarm_predictors.graph.op_sets import FREE_OPS, RECURRENT
+from latfarm_predictors.kernels.workload import MOVING_FAMILIES
 
 LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""
@@ -310,12 +311,14 @@ def _few(rows: Mapping[str, Sequence[int]], names: Sequence[str]) -> list[str]:
     """The families that are learned together.
 
     They are those of few kernels, and the one of most kernels where they are few together: a family
-    of many kernels is predicted next to no worse because some others are learned with it.
+    of many kernels is predicted next to no worse because some others are learned with it. A family
+    that computes is preferred: one process has one noise, and that of moves is large.
     """
     few = [name for name in names if len(rows[name]) < _APART_ROWS]
     many = [name for name in names if len(rows[name]) >= _APART_ROWS]
     if few and many and sum(len(rows[name]) for name in few) < _APART_ROWS:
-        few.append(max(many, key=lambda name: (len(rows[name]), name)))
+        computing = [name for name in many if name.partition("@")[0] not in MOVING_FAMILIES]
+        few.append(max(computing or many, key=lambda name: (len(rows[name]), name)))
     return few
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from latfarm_predictors.errors import GraphError
-from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
-from latfarm_predictors.kernels.composites import ATTENTION
+from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.families import main_place
 from latfarm_predictors.kernels.workload import NUMBER_FIELDS, TEXT_FIELDS, Workload
 
 Array = npt.NDArray[np.float64]
@@ -46,12 +46,9 @@ _SIZES = 14
 
 @cache
 def main_op(kernel_type: str) -> str:
-    """The main op of a kernel type: the one whose sizes a workload has (`parts.main_index`)."""
+    """The main op of a kernel type: the one whose sizes a workload has (`families.main_place`)."""
     ops = kernel_type.split("+")
-    for op in ops:
-        if op in MULTIPLYING or op == ATTENTION:
-            return op
-    return next((op for op in ops if op not in FREE_OPS), ops[0])
+    return ops[main_place(ops)]
 
 
 @cache

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import (
     CONVOLUTIONS,
     FREE_OPS,
+    MULTIPLYING,
     POOLS,
     PRODUCTS,
     RECURRENT,
@@ -86,6 +87,30 @@ products of two activations are of the family "matmul" (`family_of`).
 
 An op that is not listed is of the family "other".
 """
+
+
+_OVER_ELEMENTS = frozenset({"norm", "lrn", "softmax", "reduce", "pool", "global_pool"})
+"""Families whose main op computes each result from several elements, and multiplies none."""
+
+
+def main_place(ops: Sequence[str]) -> int:
+    """The place of the main op of a kernel among all its ops and composites, at least one.
+
+    It is the first that multiplies, else the first that works, else the first. A move gives way to
+    a norm, softmax, reduction or pool: a runtime that joins the two reads the moved elements from
+    where they are, and the time is that of the other op.
+    """
+    first = -1
+    for place, op in enumerate(ops):
+        if op in MULTIPLYING or op == ATTENTION:
+            return place
+        if first < 0 and op not in FREE_OPS:
+            first = place
+    if first >= 0 and FAMILY_OF_OP.get(ops[first]) == "move":
+        for place in range(first + 1, len(ops)):
+            if FAMILY_OF_OP.get(ops[place]) in _OVER_ELEMENTS:
+                return place
+    return max(first, 0)
 
 
 def family_of(graph: Graph, node: Node) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import FREE_OPS, MULTIPLYING
 from latfarm_predictors.kernels.composites import Composite, composites_of, type_of, within
+from latfarm_predictors.kernels.families import main_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Part:
         weights: constants that it reads, in the order of first use.
         outputs: results that are read outside, or are results of the network; where there are none,
             the first result of its last node.
-        main: index of its main node (`main_index`), whose sizes the workload tells.
+        main: index of its main node (`families.main_place`), whose sizes the workload tells.
         main_op: op of the main node, or the composite whose first node it is.
         main_input: first data operand of the main node or composite; its first result if all
             operands are weights.
@@ -89,22 +90,8 @@ def whole(graph: Graph) -> Part:
 
 
 def main_node(graph: Graph) -> Node:
-    """The main node of a graph that is one kernel (`main_index`)."""
-    return graph.nodes[main_index(graph.nodes, range(len(graph.nodes)))]
-
-
-def main_index(nodes: Sequence[Node], among: Iterable[int]) -> int:
-    """The main node of some: the first that multiplies, else the first that works, else the first.
-
-    Args:
-        nodes: of a network.
-        among: indices into them, at least one.
-    """
-    indices = list(among)
-    for index in indices:
-        if nodes[index].op in MULTIPLYING:
-            return index
-    return next((index for index in indices if nodes[index].op not in FREE_OPS), indices[0])
+    """The main node of a graph that is one kernel (`families.main_place`)."""
+    return graph.nodes[whole(graph).main]
 
 
 def _part(
@@ -120,8 +107,8 @@ def _part(
         [index for index, op in zip(members, ops, strict=True) if op in MULTIPLYING]
     )
     working = [index for index, op in zip(members, ops, strict=True) if op not in FREE_OPS]
-    main = (multiplying or working or members)[0]
-    node = nodes[members.index(main)]
+    place = main_place(_named(members, ops, inside) if inside else ops)
+    main, node = members[place], nodes[place]
     constants = frozenset(weights)
     name, fused = node.op, len(working) - (1 if main in working else 0)
     source = next((t for t in node.inputs if t and t not in constants), node.outputs[0])
@@ -144,3 +131,11 @@ def _part(
         multiplying,
         fused,
     )
+
+
+def _named(members: Sequence[int], ops: Sequence[str], inside: Sequence[Composite]) -> list[str]:
+    """The op of each node; the first of a composite has its name, and its others are views."""
+    named = dict(zip(members, ops, strict=True))
+    for each in inside:
+        named |= dict.fromkeys(each.nodes, "Identity") | {each.nodes[0]: each.name}
+    return [named[index] for index in members]

@@ -59,6 +59,13 @@ def test_too_few_kernels_of_several_families_join_the_family_with_the_most() -> 
     assert router.route("norm", "BatchNormalization").group == "norm"
 
 
+def test_few_kernels_join_a_family_that_computes_rather_than_moves() -> None:
+    _, rows = Router.of(table({"eltwise": 40, "concat": 90, "lrn": 5}))
+    assert {name: len(found) for name, found in rows.items()} == {"memory": 45, "concat": 90}
+    _, rows = Router.of(table({"concat": 90, "lrn": 5}))
+    assert {name: len(found) for name, found in rows.items()} == {"memory": 95}
+
+
 def test_the_groups_do_not_depend_on_the_order_of_kernels() -> None:
     made = table({"eltwise": 40, "norm": 40, "lrn": 5, "softmax": 31})
     router, rows = Router.of(made)

@@ -153,6 +153,11 @@ def test_main_and_appended_ops_follow_the_workload() -> None:
     assert main_op("Flatten+Gemm+Relu") == "Gemm"
     assert main_op("Dropout+Relu") == "Relu"
     assert main_op("Reshape") == "Reshape"
+    assert main_op("Transpose+Reshape") == "Transpose"
+    assert main_op("Transpose+Add") == "Transpose"
+    assert main_op("Transpose+LayerNorm+Mul+Add") == "LayerNorm"
+    assert main_op("Transpose+MatMul+Softmax") == "MatMul"
+    assert main_op("Add+LayerNorm") == "Add"
     assert appended_ops("Flatten+Gemm+Relu") == ("Relu",)
     assert appended_ops("Conv+Add+Relu") == ("Add", "Relu")
 
