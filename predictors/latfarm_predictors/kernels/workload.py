@@ -198,12 +198,8 @@ def contiguous_elements(source: Sequence[int], result: Sequence[int], perm: obje
         return length
     if len(source) != len(result):
         return 1
-    changed = [
-        axis for axis, pair in enumerate(zip(source, result, strict=True)) if len({*pair}) > 1
-    ]
-    if not changed:
-        return 1
-    return max(min(prod(source[changed[-1] :]), prod(result[changed[-1] :])), 1)
+    last = max((axis for axis, size in enumerate(source) if size != result[axis]), default=None)
+    return 1 if last is None else max(min(prod(source[last:]), prod(result[last:])), 1)
 
 
 def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, int, int, int, int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from latfarm_predictors.evaluate import evaluate
 from latfarm_predictors.features.group_summary import GroupSummary
-from latfarm_predictors.features.groups import LEAST_ROWS
+from latfarm_predictors.features.groups import LEAST_ROWS, MEMORY
 from latfarm_predictors.features.table import Array, Rows, Table
 from latfarm_predictors.models.base import Observations
+from latfarm_predictors.models.few_kernels import FewKernels, fit_few
 from latfarm_predictors.models.image_split import fit_apart
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled, scale
@@ -31,6 +33,7 @@ class GroupModels:
         stack: the group's regressor; None for a group with few kernels.
         images: regressor of its convolutions on images; None where they are not learned apart.
         scaled: factor on the roofline over all kernels; None for a group with enough kernels.
+        few: families of few kernels that have a roofline of their own, by name.
         forest: random forest for the baseline of forests; None where it is not wanted.
     """
 
@@ -40,6 +43,7 @@ class GroupModels:
     stack: Stack | None = None
     images: Stack | None = None
     scaled: Scaled | None = None
+    few: Mapping[str, FewKernels] = field(default_factory=dict)
     forest: Forest | None = None
 
 
@@ -83,6 +87,9 @@ class GroupFitting:
         if two is not None:
             stack, images = two.others, two.images
             predicted, sigma = two.unseen_ms, two.unseen_sigma
+        few: dict[str, FewKernels] = {}
+        if name.partition("@")[0] == MEMORY:
+            few, predicted, sigma = _apart(seen, predicted, sigma, seed)
         forest = Forest(seed=seed).fit(table, latency) if self.forests else None
         summary = replace(
             _summary(name, table, predicted, latency),
@@ -96,7 +103,7 @@ class GroupFitting:
             summary = replace(
                 summary, forest_within10=judged.within10, forest_mean_ape=judged.mean_ape
             )
-        return GroupModels(summary, predicted, sigma, stack, images, forest=forest)
+        return GroupModels(summary, predicted, sigma, stack, images, few=few, forest=forest)
 
     def _scaled(self, name: str, rows: Rows) -> GroupModels:
         """Fit the factor of a group with few kernels."""
@@ -104,6 +111,31 @@ class GroupFitting:
         predicted, sigma, few = scale(self.overall, table, latency)
         summary = replace(_summary(name, table, predicted, latency), noise=few.sigma)
         return GroupModels(summary, predicted, sigma, scaled=few)
+
+
+def _apart(
+    seen: Observations, unseen_ms: Array, unseen_sigma: Array, seed: int
+) -> tuple[dict[str, FewKernels], Array, Array]:
+    """The families of a group that have a roofline of their own.
+
+    Args:
+        seen: the n measured kernels of the group.
+        unseen_ms: latency of each by the group's regressor without it, shape (n,).
+        unseen_sigma: log-sigma of these latencies, shape (n,).
+        seed: random seed of the folds.
+
+    Returns:
+        The rooflines by family, and the latencies and log-sigmas with theirs.
+    """
+    few: dict[str, FewKernels] = {}
+    unseen_ms, unseen_sigma = unseen_ms.copy(), unseen_sigma.copy()
+    for family in sorted(set(seen.table.families)):
+        rows = np.flatnonzero(seen.table.of_family(family))
+        found = fit_few(seen.take(rows), unseen_ms[rows], unseen_sigma[rows], seed=seed)
+        if found is not None:
+            few[family], unseen_ms[rows] = found
+            unseen_sigma[rows] = few[family].sigma
+    return few, unseen_ms, unseen_sigma
 
 
 def _summary(name: str, table: Table, predicted: Array, latency: Array) -> GroupSummary:

@@ -14,6 +14,7 @@ from latfarm_predictors.features.group_summary import GroupSummary
 from latfarm_predictors.features.table import Array, Rows
 from latfarm_predictors.learned.group_models import GroupModels
 from latfarm_predictors.learned.op_spread import Op
+from latfarm_predictors.models.few_kernels import FewKernels
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled
 from latfarm_predictors.models.stack import Stack
@@ -31,6 +32,7 @@ class KeptGroups:
         stacks: regressor of each group with enough kernels.
         images: regressor of a group's convolutions on images, where they were learned apart.
         scaled: factor of each group with few kernels.
+        few: families of few kernels that have a roofline of their own, by group and family.
         summaries: how well each group was predicted by models that had not seen its kernels.
         op_spread: factor on the log-sigma of an op's kernels.
         unseen_ms: latency of each kernel by a model without it, shape (n,); only those of kernels
@@ -44,6 +46,7 @@ class KeptGroups:
     stacks: Mapping[str, Stack]
     images: Mapping[str, Stack]
     scaled: Mapping[str, Scaled]
+    few: Mapping[str, Mapping[str, FewKernels]]
     summaries: Mapping[str, GroupSummary]
     op_spread: Mapping[Op, float]
     unseen_ms: Array
@@ -64,5 +67,6 @@ class KeptGroups:
             self.stacks.get(name),
             self.images.get(name),
             self.scaled.get(name),
+            self.few.get(name, {}),
             self.forests.get(name),
         )

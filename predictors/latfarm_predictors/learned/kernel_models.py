@@ -17,6 +17,7 @@ from latfarm_predictors.learned.group_models import GroupFitting, GroupModels
 from latfarm_predictors.learned.kept_groups import KeptGroups
 from latfarm_predictors.learned.op_spread import Op, op_spreads, read_spreads
 from latfarm_predictors.models.base import ModelState, Observations
+from latfarm_predictors.models.few_kernels import FewKernels, predict_few
 from latfarm_predictors.models.image_split import predict_apart
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.scaled import Scaled
@@ -71,6 +72,7 @@ class KernelModels:
         stacks: regressor of each group with enough kernels.
         images: regressor of a group's convolutions on images, where they are learned apart.
         scaled: factor of each group with few kernels on the roofline over all.
+        few: families of few kernels that have a roofline of their own, by group and family.
         forests: random forest of each group, for the baseline of forests; no part of the state.
         middle_ms: median latency of each group, which divides its small kernels from its large.
         scores: conformal scores by group and size.
@@ -87,6 +89,7 @@ class KernelModels:
     stacks: dict[str, Stack] = field(default_factory=dict)
     images: dict[str, Stack] = field(default_factory=dict)
     scaled: dict[str, Scaled] = field(default_factory=dict)
+    few: dict[str, Mapping[str, FewKernels]] = field(default_factory=dict)
     forests: dict[str, Forest] = field(default_factory=dict)
     middle_ms: dict[str, float] = field(default_factory=dict)
     scores: Mondrian = field(default_factory=Mondrian)
@@ -204,6 +207,8 @@ class KernelModels:
         parts: dict[str, ModelState] = {"overall": self.overall.state()}
         parts |= {f"stack-{name}": model.state() for name, model in self.stacks.items()}
         parts |= {f"images-{name}": model.state() for name, model in self.images.items()}
+        few = [(group, *own) for group, found in self.few.items() for own in found.items()]
+        parts |= {f"few-{i}": own.roofline.state() for i, (*_, own) in enumerate(few)}
         return ModelState(
             "kernel-models",
             values={
@@ -211,6 +216,7 @@ class KernelModels:
                 "stacks": list(self.stacks),
                 "images": list(self.images),
                 "scaled": {name: asdict(model) for name, model in self.scaled.items()},
+                "few": [[group, family, own.sigma] for group, family, own in few],
                 "middle_ms": dict(self.middle_ms),
                 "floor_ms": self.floor_ms,
                 "least": self.scores.least,
@@ -227,6 +233,10 @@ class KernelModels:
         """The regressors whose state this is."""
         values, parts = state.values, state.parts
         labels = [str(label) for label in values["labels"]]
+        few: dict[str, dict[str, FewKernels]] = {}
+        for i, (group, family, sigma) in enumerate(values.get("few", ())):  # new in version 6
+            own = FewKernels(Roofline.from_state(parts[f"few-{i}"]), float(sigma))
+            few.setdefault(str(group), {})[str(family)] = own
         return KernelModels(
             router=Router.from_json(values["router"]),
             overall=Roofline.from_state(parts["overall"], Sibling.from_state),
@@ -239,6 +249,7 @@ class KernelModels:
                 for n in values.get("images", ())
             },
             scaled={name: Scaled(**given) for name, given in values["scaled"].items()},
+            few=dict(few),
             middle_ms={name: float(value) for name, value in values["middle_ms"].items()},
             scores=Mondrian(
                 {label: state.arrays[f"scores-{i}"] for i, label in enumerate(labels)},
@@ -257,6 +268,8 @@ class KernelModels:
             self.images[name] = found.images
         if found.scaled is not None:
             self.scaled[name] = found.scaled
+        if found.few:
+            self.few[name] = found.few
         if found.forest is not None:
             self.forests[name] = found.forest
         self.unseen_ms[rows], self.unseen_sigma[rows] = found.unseen_ms, found.unseen_sigma
@@ -309,7 +322,9 @@ class KernelModels:
         """Latency in ms and log-sigma of kernels of one group, each of shape (n,)."""
         if group in self.stacks:
             stack, images = self.stacks[group], self.images.get(group)
-            return stack.predict(table) if images is None else predict_apart(images, stack, table)
+            if images is not None:
+                return predict_apart(images, stack, table)
+            return predict_few(self.few.get(group, {}), table, *stack.predict(table))
         latency, sigma = self.overall.predict(table)
         own = self.scaled.get(group)
         if own is None:

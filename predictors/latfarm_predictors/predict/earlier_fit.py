@@ -107,6 +107,7 @@ def kept_of(earlier: EarlierFit, training: Training, *, forests: bool) -> KeptFi
         models.stacks,
         models.images,
         models.scaled,
+        models.few,
         summaries,
         models.op_spread,
         unseen_ms,
