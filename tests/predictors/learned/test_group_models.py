@@ -9,6 +9,7 @@ from latfarm_predictors.features.table import Rows
 from latfarm_predictors.learned.group_models import GroupFitting, GroupModels
 from latfarm_predictors.learned.kept_groups import KeptGroups
 from latfarm_predictors.models.base import Observations
+from latfarm_predictors.models.few_kernels import FewKernels
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.sibling import fit_roofline
 from latfarm_predictors.samples import Training, prepare
@@ -92,6 +93,7 @@ def test_a_kept_group_is_what_was_learned_before(
         stacks={"conv": whole.stack},
         images={},
         scaled={},
+        few={"conv": {"lrn": FewKernels(overall, 0.2)}},
         summaries={"conv": whole.summary},
         op_spread={},
         unseen_ms=unseen_ms,
@@ -100,6 +102,7 @@ def test_a_kept_group_is_what_was_learned_before(
     found = kept.group("conv", rows)
     assert found.stack is whole.stack
     assert (found.summary, found.images, found.scaled) == (whole.summary, None, None)
+    assert found.few["lrn"].roofline is overall
     assert found.forest is None, "an earlier training may have had no forests"
     assert found.unseen_ms.tobytes() == whole.unseen_ms.tobytes()
     assert found.unseen_sigma.tobytes() == whole.unseen_sigma.tobytes()
