@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible.collection import COLLECTION, NEEDS_ANSIBLE, ROLES, load, run
+from tests.unpacking import unpack
 
 pytestmark = [NEEDS_ANSIBLE, pytest.mark.timeout(300)]
 
@@ -88,8 +89,7 @@ def test_ansible_plays_from_what_was_packed(tmp_path: Path) -> None:
     book.write_text(to_yaml([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
     done = run("ansible-playbook", book)
     assert done.returncode == 0, done.stdout + done.stderr
-    with tarfile.open(tmp_path / "all.tar") as tar:
-        tar.extractall(tmp_path / "there", filter="data")
+    unpack(tmp_path / "all.tar", tmp_path / "there")
     modules = tmp_path / "there/ansible_collections/community/crypto/plugins/modules"
     assert (modules / "x509_certificate.py").exists()
     inventory = tmp_path / "boards.json"

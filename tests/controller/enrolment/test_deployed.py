@@ -16,6 +16,7 @@ from latfarm_controller.enrolment.wheelhouse import CONTROLLER, assemble
 from latfarm_controller.errors import UsageError, WheelError
 
 from tests.controller.enrolment.conftest import make_wheel
+from tests.unpacking import unpack
 
 BOARD = WheelTarget("3.11", "aarch64", "2.36")
 OLDER = WheelTarget("3.11", "aarch64", "2.31")
@@ -35,9 +36,7 @@ def hub(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of what was brought, as the role installs it; nothing can be fetched there."""
     prefix = tmp_path / "venv"
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    with tarfile.open(archive) as tar:
-        inside = [entry for entry in tar if entry.name.startswith(f"{wheelhouse.HANDED}/")]
-        tar.extractall(tmp_path / "out", inside, filter="data")
+    unpack(archive, tmp_path / "out")
     boards_folder().parent.mkdir(parents=True)
     (tmp_path / "out" / wheelhouse.HANDED).rename(boards_folder())
     return boards_folder()
@@ -66,7 +65,7 @@ def bring(own: Path, index: Path, tmp_path: Path, hub: Path) -> Callable[..., Pa
 def test_a_controller_gets_pip_and_the_wheels_of_the_agent(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         names = {name for name in tar.getnames() if "/" in name}
-        tar.extractall(tmp_path / "out", filter="data")
+    unpack(archive, tmp_path / "out")
     assert {name.split("-")[0] for name in names} == {
         "boards/latfarm_agent",
         "boards/latfarm_protos",

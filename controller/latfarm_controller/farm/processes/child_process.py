@@ -84,17 +84,21 @@ class ChildProcess:
     async def end(self, grace_s: float) -> None:
         """Close the channel, and wait until the process and its cleanup have ended.
 
+        A cancellation ends the grace: the process is killed at once.
+
         Args:
             grace_s: seconds until the process is killed.
         """
-        await self.channel.close()
-        if not await self._ended_within(grace_s):
-            self._process.kill()
-            await self._ended_within(KILLED_S)
-        asyncio.get_running_loop().remove_reader(self._life)
-        os.close(self._life)
-        self._process.kill()  # it has closed the pipe, so it can only be about to end
-        await asyncio.to_thread(self._process.wait)
+        try:
+            await self.channel.close()
+            if not await self._ended_within(grace_s):
+                self._process.kill()
+                await self._ended_within(KILLED_S)
+        finally:
+            asyncio.get_running_loop().remove_reader(self._life)
+            os.close(self._life)
+            self._process.kill()  # it has usually closed the pipe, and is about to end
+            await asyncio.to_thread(self._process.wait)
 
     async def _ended_within(self, longest_s: float) -> bool:
         try:

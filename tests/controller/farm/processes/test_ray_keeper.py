@@ -177,6 +177,20 @@ def test_a_process_whose_start_is_cancelled_does_not_stay(
     assert not [child for child in children if str(tmp_path) in child.cmdline()]
 
 
+def test_a_process_whose_end_is_cancelled_does_not_stay() -> None:
+    async def scenario() -> None:
+        sleeping = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        child = await ChildProcess.start(sleeping, None)
+        ending = asyncio.create_task(child.end(NEVER_S))
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert not psutil.pid_exists(child.pid)
+
+    asyncio.run(scenario())
+
+
 def test_a_start_that_takes_long_is_told_as_an_absence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
