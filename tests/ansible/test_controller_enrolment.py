@@ -33,7 +33,7 @@ def pack(target: Path, *collections: str) -> str:
     return done.stdout.strip()
 
 
-def unpack(shared: Path, digest: str) -> None:
+def install(shared: Path, digest: str) -> None:
     words = ["sh", str(FILES / "install-collections.sh"), str(shared), digest]
     subprocess.run(words, check=True)
 
@@ -67,7 +67,7 @@ def test_new_collections_take_the_place_of_former_ones(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     for module in ("one", "two"):
         digest = pack(shared / "collections.tar", f"their.own={small(tmp_path / module, module)}")
-        unpack(shared, digest)
+        install(shared, digest)
         files = {
             str(path.relative_to(shared / "collections"))
             for path in (shared / "collections").rglob("*")
