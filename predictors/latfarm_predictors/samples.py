@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from latfarm_predictors.features.table import Array, Table, as_table, main_op
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.kernels.families import MOVING_FAMILIES
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import MOVING_FAMILIES, Workload, workload
+from latfarm_predictors.kernels.workload import Workload, workload
 
 LEAST_FREE = 3
 """An op counts as free if networks ran at least this number of its kernels in no time."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from latfarm_predictors.features.table import Table, main_op
 from latfarm_predictors.graph.op_sets import FREE_OPS, RECURRENT
-from latfarm_predictors.kernels.workload import MOVING_FAMILIES
+from latfarm_predictors.kernels.families import MOVING_FAMILIES
 
 LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""

@@ -89,6 +89,8 @@ An op that is not listed is of the family "other".
 """
 
 
+MOVING_FAMILIES = frozenset({"move", "concat"})
+"""Families whose main op computes nothing."""
 _OVER_ELEMENTS = frozenset({"norm", "lrn", "softmax", "reduce", "pool", "global_pool"})
 """Families whose main op computes each result from several elements, and multiplies none."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import CONVOLUTIONS, PRODUCTS, RECURRENT
 from latfarm_predictors.graph.totals import bytes_of, node_macs, recurrent_shapes
-from latfarm_predictors.kernels.families import FAMILY_OF_OP, family_of
+from latfarm_predictors.kernels.families import FAMILY_OF_OP, MOVING_FAMILIES, family_of
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.parts import Part, whole
 
@@ -87,8 +87,6 @@ _PRODUCT_FAMILIES = frozenset({"fc", "matmul", "attention"})
 """Families whose main op is a matrix product."""
 _ROW_FAMILIES = frozenset({"eltwise", "norm", "softmax"})
 """Families that may work on the rows of a matrix."""
-MOVING_FAMILIES = frozenset({"move", "concat"})
-"""Families whose main op computes nothing."""
 
 
 def workload(kernel: Kernel) -> Workload:

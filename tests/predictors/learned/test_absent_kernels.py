@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from latfarm_predictors.bundle import load_bundle, save_bundle
@@ -148,8 +149,13 @@ def test_a_prediction_adds_nothing_for_such_kernels(joining: PlatformPredictor) 
     assert fixed_ms == pytest.approx(joining.fixed_ms(boundary_mb(in_place)))
 
 
-def test_a_bundle_keeps_such_kernels(joining: PlatformPredictor, tmp_path: Path) -> None:
-    path = tmp_path / "bundle.zip"
-    save_bundle(joining, path)
-    graph = joined(20, read_again=False)
-    assert load_bundle(path).predict(graph).latency_ms == joining.predict(graph).latency_ms
+def test_bundles_with_such_kernels_are_refused_by_older_programs(
+    joining: PlatformPredictor, predictor: PlatformPredictor, tmp_path: Path
+) -> None:
+    for name, made in (("joining", joining), ("other", predictor)):
+        path = tmp_path / f"{name}.zip"
+        save_bundle(made, path)
+        with ZipFile(path) as archive:
+            assert json.loads(archive.read("bundle.json"))["version"] == 6
+        graph = joined(20, read_again=False)
+        assert load_bundle(path).predict(graph).latency_ms == made.predict(graph).latency_ms

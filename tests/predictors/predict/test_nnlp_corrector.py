@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,8 @@ def test_a_bundle_answers_with_it_and_names_it(
     corrector, decision = winner
     path = tmp_path / "bundle.zip"
     save_bundle(replace(predictor, corrector=corrector, shipping=decision), path)
+    with zipfile.ZipFile(path) as archive:
+        assert json.loads(archive.read("bundle.json"))["version"] == 6
     loaded = load_bundle(path)
     answers = loaded.predict_many([each.graph for each in networks.sums])
     expected, _ = corrector.predict(networks.sums)
