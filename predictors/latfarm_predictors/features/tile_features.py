@@ -15,6 +15,10 @@ from latfarm_predictors.features.winograd import (
     winograd_3x3,
 )
 
+CONVOLVING_FAMILIES = ("conv", "grouped_conv", "dwconv")
+"""Families of convolutions."""
+FEW_CHANNELS = 4
+"""Largest number of channels of an image."""
 CACHES_BYTES = (1e6, 4e6, 24e6)
 """Sizes, in bytes, that the caches of a board may have, as in `learned.cold`."""
 
@@ -53,3 +57,27 @@ def transformed_weights(table: Table) -> Array:
     small = square_windows(table) == SMALL_WINDOW
     largest = INPUT_SIDES[-1] ** 2 / SMALL_WINDOW**2 * table.weight_bytes * small
     return np.stack([np.maximum(largest - size, 0.0) for size in CACHES_BYTES], axis=1)
+
+
+def unaligned(table: Table, lanes: int) -> Array:
+    """1 for convolutions whose channels `lanes` does not divide, 0 for all others, shape (n,).
+
+    Libraries that keep maps in blocks of channels leave that layout where a block would be cut, and
+    compute with other code: onnxruntime's depthwise convolutions then take 5 to 30 times as long.
+    Channels of a group count; those of an image, at most four, do not.
+
+    Args:
+        table: n kernels.
+        lanes: channels that are kept together; 0: none.
+    """
+    found = np.zeros(len(table))
+    if not lanes:
+        return found
+    for family in CONVOLVING_FAMILIES:
+        found[table.of_family(family)] = 1.0
+    depthwise = table.group_in <= 1
+    depth = np.where(depthwise, table.in_channels, table.group_in)
+    width = np.where(depthwise, table.out_channels, table.out_channels / table.conv_groups)
+    whole = ((depth % lanes == 0) | (depth <= FEW_CHANNELS)) & (width % lanes == 0)
+    found[whole] = 0.0
+    return found

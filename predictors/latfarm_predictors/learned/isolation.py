@@ -5,6 +5,10 @@ inside a network, where its neighbour has left its input in the caches, or not. 
 latencies are known, the difference is a fixed effect in the Gaussian process of the group. It is a
 factor that may grow with the kernel's latency. Generalised least squares estimates it (Rasmussen
 and Williams, Gaussian Processes for Machine Learning, section 2.7); latencies are divided by it.
+
+A family with few kernels shares the group of another, whose effect says nothing of it as a factor:
+what an Add takes longer inside a network is the time to fetch its data, and a local response
+normalisation of as many bytes takes as many milliseconds longer, but twenty times as long in all.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from latfarm_predictors.samples import Training
 Flags = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 15
-"""A group is corrected if it has this many kernels measured alone and this many inside networks."""
+"""A group is corrected if it has this many kernels measured alone and this many inside networks. It
+shows its effect by families that have as many themselves, if there are any."""
 
 _MOST_ROWS = 500
 """The effect is estimated on at most this many kernels of a group."""
@@ -56,7 +61,7 @@ def corrected_for_isolation(training: Training, seed: int = 0) -> Training:
     for rows in _both_kinds(groups, inside).values():
         alone = ~inside[rows]
         for _ in range(_ROUNDS):
-            factor, variance = _effect(found, rows, seed)
+            factor, variance = _with_rare_families(found, rows, *_effect(found, rows, seed))
             # the interval between pads of a kernel keeps its share of the latency
             latency, half_ms = found.latency_ms.copy(), found.padding_ms.copy()
             for column in (latency, half_ms):
@@ -77,6 +82,38 @@ def _both_kinds(groups: Mapping[str, list[int]], inside: Flags) -> dict[str, Row
         if min(count, len(rows) - count) >= LEAST_ROWS:
             found[name] = rows
     return found
+
+
+def _with_rare_families(
+    training: Training, rows: Rows, factor: Array, variance: Array
+) -> tuple[Array, Array]:
+    """The same effects, but for rare families: they take as many ms longer as others of their size.
+
+    Args:
+        training: all kernels.
+        rows: the n kernels of a group.
+        factor: logarithm of the factor of each for being measured alone, shape (n,).
+        variance: variance of each, shape (n,).
+    """
+    table, inside = training.table.take(rows), training.in_network[rows]
+    families = np.array(table.families)
+    shows = np.zeros(len(rows), dtype=np.bool_)
+    for family in set(table.families):
+        own = families == family
+        shows[own] = min((own & inside).sum(), (own & ~inside).sum()) >= LEAST_ROWS
+    if shows.all() or not shows.any():
+        return factor, variance
+    factor, variance = factor.copy(), variance.copy()
+    latency, moved = training.latency_ms[rows], np.log(np.maximum(table.total_bytes, 1.0))
+    others = np.flatnonzero(shows)
+    for row in np.flatnonzero(~shows):
+        gap = np.abs(moved[others] - moved[row])
+        near = others[np.argsort(gap, kind="stable")[:LEAST_ROWS]]
+        share = min(1.0, float(np.median(latency[near]) / latency[row]))
+        longer = np.expm1(-np.median(factor[near]))
+        factor[row] = -np.log1p(share * longer)
+        variance[row] = share**2 * np.median(variance[near])
+    return factor, variance
 
 
 def _effect(training: Training, rows: Rows, seed: int) -> tuple[Array, Array]:

@@ -28,7 +28,7 @@ from latfarm_predictors.features.costs import (
 )
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
-from latfarm_predictors.features.tile_features import transformed_weights
+from latfarm_predictors.features.tile_features import transformed_weights, unaligned
 from latfarm_predictors.features.winograd import (
     EDITION,
     winograd_3x3,
@@ -36,10 +36,8 @@ from latfarm_predictors.features.winograd import (
 )
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
-from latfarm_predictors.optional_libraries import library
+from latfarm_predictors.models.relative_fit import relative_nnls
 
-_REWEIGHTINGS = 3
-"""Number of least-squares fits, each weighted by the errors of the one before."""
 _SEARCH_ROWS = 600
 """Tiles are searched on at most this many rows, drawn at random."""
 _LEAST_GAIN = 2e-4
@@ -50,8 +48,11 @@ share. Where a library does not have it, the rate of these windows would be a wr
 _POSITIONS = (8, 12, 14, 16, 24)
 """Limits of tiles on small maps that are tried, see `features.winograd.tile_work_within`: the
 positions that products of matrices take at a time on usual processors."""
-_FLOOR_SHARE = 1e-3
-"""A prediction counts as at least this share of the latency, so that its logarithm is finite."""
+_LANES = (4, 8)
+"""Numbers of channels that a library keeps together, which are tried, see `unaligned`."""
+_LANES_GAIN = 0.95
+"""Rates of their own for unaligned convolutions are kept only if they lower the mean log error to
+this share."""
 
 
 class SiblingLatency(Protocol):
@@ -91,6 +92,8 @@ class Roofline:
         larger: whether the measurements show that windows above 3 x 3 have Winograd's scheme, too.
         positions: how the library limits Winograd's tiles on small maps, as the measurements show
             it; 0: not at all.
+        lanes: channels in a block of the library's layout, where the measurements show that
+            convolutions with other channels take longer; 0: they do not.
     """
 
     kind = "roofline"
@@ -108,6 +111,7 @@ class Roofline:
         self.spills = spills
         self.larger = False
         self.positions = 0
+        self.lanes = 0
         self._scaled = scaled and sibling is not None
         self._search = search and not self._scaled
         self.sibling = sibling
@@ -148,7 +152,7 @@ class Roofline:
         )
         other.vocabulary = self.vocabulary
         other.edition, other.larger = self.edition, self.larger
-        other.positions = self.positions
+        other.positions, other.lanes = self.positions, self.lanes
         other._floor_ms, other.sigma = self._floor_ms, self.sigma
         other._solve(table, latency_ms, 1.0 / np.sqrt(1.0 + noise / 0.01))
         return other
@@ -192,6 +196,7 @@ class Roofline:
                 "edition": self.edition,
                 "larger": self.larger,
                 "positions": self.positions,
+                "lanes": self.lanes,
                 "spills": self.spills,
             },
             arrays={"coefficients": self._coefficients},
@@ -225,6 +230,7 @@ class Roofline:
         model.edition = int(state.values.get("edition", 1))
         model.larger = bool(state.values.get("larger", False))
         model.positions = int(state.values.get("positions", 0))
+        model.lanes = int(state.values.get("lanes", 0))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
         model._coefficients = np.asarray(state.arrays["coefficients"], dtype=np.float64)
@@ -239,11 +245,23 @@ class Roofline:
             [
                 self._fixed(table),
                 np.stack([work, work * self.ratio(table), blocks], axis=1),
-                work[:, None] * self._schemes(table),
+                self._scheme_columns(table, work),
                 self._sibling_column(table),
             ],
             axis=1,
         )
+
+    def _scheme_columns(self, table: Table, work: Array) -> Array:
+        """Work by scheme, shape (n, 3), or (n, 7): besides, that of unaligned convolutions.
+
+        The last column is the data that these move, which have to be brought into another layout.
+        """
+        by_scheme = work[:, None] * self._schemes(table)
+        if not self.lanes:
+            return by_scheme
+        apart = table.once(unaligned, self.lanes)[:, None]
+        moved = (table.input_bytes + table.output_bytes)[:, None]
+        return np.concatenate([by_scheme, by_scheme * apart, moved * apart], axis=1)
 
     def ratio(self, table: Table) -> Array:
         """Work of the cheapest scheme that the library has over the direct one's, shape (n,)."""
@@ -283,9 +301,9 @@ class Roofline:
             work, blocks = tiled_work(part, tiles)
             tiled = np.stack([work, work * self.ratio(part), blocks], axis=1)
             columns = np.concatenate(
-                [fixed, tiled, work[:, None] * self._schemes(part), sibling_column], axis=1
+                [fixed, tiled, self._scheme_columns(part, work), sibling_column], axis=1
             )
-            _, error = _relative_nnls(columns, times, weights)
+            _, error = relative_nnls(columns, times, weights)
             return error
 
         best = score(self.tiles)
@@ -304,17 +322,40 @@ class Roofline:
         with_larger = score(self.tiles)
         self.larger = with_larger < min(_LARGER_GAIN * best, best - _LEAST_GAIN)
         best = with_larger if self.larger else best
+        tried = _POSITIONS if self.edition == EDITION else ()
+        best = self._choose("positions", tried, _LARGER_GAIN, best, score)
+        self._choose("lanes", _LANES, _LANES_GAIN, best, score)
+
+    def _choose(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        gain: float,
+        best: float,
+        score: Callable[[Tiles], float],
+    ) -> float:
+        """Set an option to the size of the smallest error, or to 0; returns the error with it.
+
+        Args:
+            name: of the option.
+            sizes: those that are tried.
+            gain: an error must be below this share of `best`.
+            best: the error with 0.
+            score: tells the error of the roofline as it is set.
+        """
         errors = {}
-        for tried in _POSITIONS if self.edition == EDITION else ():
-            self.positions = tried
-            errors[tried] = score(self.tiles)
-        worth = min(_LARGER_GAIN * best, best - _LEAST_GAIN)
-        self.positions = min(errors, key=errors.__getitem__, default=0)
-        if self.positions and errors[self.positions] >= worth:
-            self.positions = 0
+        for size in sizes:
+            setattr(self, name, size)
+            errors[size] = score(self.tiles)
+        chosen = min(errors, key=errors.__getitem__, default=0)
+        if errors.get(chosen, best) >= min(gain * best, best - _LEAST_GAIN):
+            setattr(self, name, 0)
+            return best
+        setattr(self, name, chosen)
+        return errors[chosen]
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
-        self._coefficients, _ = _relative_nnls(self._columns(table, self.tiles), latency, trust)
+        self._coefficients, _ = relative_nnls(self._columns(table, self.tiles), latency, trust)
 
 
 def _plain(table: Table) -> Array:
@@ -344,28 +385,3 @@ def _regimes(table: Table, positions: int) -> Array:
     small = winograd_3x3(table, positions).min(axis=1)
     windows = table.area > 1
     return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
-
-
-def _relative_nnls(columns: Array, latency: Array, trust: Array) -> tuple[Array, float]:
-    """Non-negative coefficients that minimise the sum of absolute relative errors, nearly.
-
-    Args:
-        columns: the terms of each row, shape (n, k).
-        latency: latency of each row in ms, shape (n,).
-        trust: weight of each row, shape (n,).
-
-    Returns:
-        The coefficients, shape (k,), and the weighted mean of |log error|, each capped at 0.5.
-    """
-    nnls = library("scipy.optimize").nnls
-    scale = columns.mean(axis=0) + 1e-12
-    relative = columns / scale / latency[:, None]
-    weight = trust
-    solution = np.zeros(columns.shape[1])
-    for _ in range(_REWEIGHTINGS):
-        solution, _ = nnls(relative * weight[:, None], weight, maxiter=50 * columns.shape[1])
-        error = np.abs(relative @ solution - 1.0)
-        weight = trust / np.sqrt(np.maximum(error, 0.02))
-    ratio = np.maximum(relative @ solution, _FLOOR_SHARE)
-    size = np.minimum(np.abs(np.log(ratio)), 0.5)
-    return solution / scale, float(np.average(size, weights=trust))

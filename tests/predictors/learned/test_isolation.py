@@ -109,3 +109,20 @@ def test_intervals_between_pads_are_corrected_as_their_latencies_are() -> None:
     assert np.abs(np.log(corrected.latency_ms / training.latency_ms))[padded].min() > 0.1
     assert np.allclose(corrected.padding_ms[padded], 0.2 * corrected.latency_ms[padded])
     assert not corrected.padding_ms[~padded].any()
+
+
+def test_a_rare_family_takes_as_many_milliseconds_longer_as_others_of_its_size() -> None:
+    """A dear kernel is not slowed down by the factor of cheap ones that it shares a group with."""
+    rng = np.random.default_rng(8)
+    found = samples(["eltwise"], 60, 60, 8)
+    rare = [random_kernel(rng, "lrn") for _ in range(6)]
+    dear = [PLATFORM.kernel_sample(kernel, rng) for kernel in rare]
+    dear = [replace(s, latency_ms=20 * s.latency_ms, insight="profile") for s in dear]
+    training = prepare(found + dear, 0.0)
+    change = np.log(corrected_for_isolation(training).latency_ms / training.latency_ms)
+    lrn = np.array([w.family == "lrn" for w in training.workloads])
+    alone = ~lrn & ~training.in_network
+    assert np.median(change[alone]) > 0.15
+    assert lrn.sum() == 6
+    assert (change[lrn] > 0.0).all()
+    assert (change[lrn] < 0.08).all()

@@ -43,6 +43,11 @@ _REFERENCE = 400
 """Number of draws that stand for the whole prior when representative kernels are chosen."""
 _RARE_SHARE = 0.5
 """Largest share of the layers of a batch that are taken because their op was hardly measured."""
+_FEW = 8
+"""A family of fewer picked kernels than this comes before the others: of eight kernels, a roofline
+of their own can be told from chance (`models/few_kernels.py`), of four it cannot."""
+_FEW_SHARE = 0.125
+"""Largest share of representative kernels that are taken because their family has few."""
 _ROUNDS = 4
 """How often the model is updated with its own predictions while one batch is picked."""
 
@@ -106,11 +111,17 @@ class LatfarmSampler:
         return chosen
 
     def _shares(self, count: int) -> dict[str, int]:
-        """`count` split among the families, first to those that are furthest below their share."""
-        there = _families(self._pool)
+        """`count` split among the families, first to those that are furthest below their share.
+
+        An eighth goes to families of few kernels before that.
+        """
+        there, picked = _families(self._pool), _families(self._picked)
         sizes: Counter[str] = Counter()
-        for _ in range(count):
+        for number in range(count):
             open_ = [family for family in there if sizes[family] < there[family]]
+            few = [family for family in open_ if picked[family] + sizes[family] < _FEW]
+            if number < int(_FEW_SHARE * count) and few:
+                open_ = few
             if not open_:
                 break
             most = max(open_, key=lambda family: (self._quotas[family], family))

@@ -16,7 +16,7 @@ from latfarm_controller.zoo.draws.windows import has_wide_window, window_of
 
 SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "conv": 0.30,
+        "conv": 0.29,
         "grouped_conv": 0.025,
         "grouped_pointwise": 0.025,
         "dwconv": 0.06,
@@ -31,7 +31,7 @@ SHARES: Mapping[str, float] = MappingProxyType(
         "eltwise": 0.03,
         "concat": 0.0175,
         "norm": 0.015,
-        "lrn": 0.005,
+        "lrn": 0.015,
         "softmax": 0.005,
         "move": 0.03,
         "reduce": 0.01,

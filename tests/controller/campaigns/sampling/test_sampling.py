@@ -33,6 +33,7 @@ from latfarm_controller.campaigns.sampling.random import SPACE, RandomSampler
 from latfarm_controller.campaigns.sampling.stopping import JudgedShare
 from latfarm_controller.errors import UsageError
 from latfarm_controller.testing.campaigns import SimulatedPlatform, drive
+from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
@@ -331,6 +332,25 @@ def test_kernels_that_judge_are_not_shown_to_the_sampler() -> None:
     assert judge.judged([*spoilt, *samples[2:]]) == judge.judged(samples[2:])
     lonely = [s for s in samples if judge.keeps(s.kernel)]
     assert judge.judged(lonely) == JudgedShare(0, len(lonely))  # nothing to learn from
+
+
+def test_a_family_of_few_kernels_gets_enough_for_a_roofline() -> None:
+    """Local response normalisations are rare in draws, and take up to half of some networks' time.
+
+    Of six to eight of them, a roofline of their own can be told from chance.
+    """
+    families = ["synthetic", "resnet18"]
+    drawn = {name: zoo.find(name)[0] for name in families}
+    known = KernelPrior(drawn, 1).draw(300, RULES)
+    others = [kernel for kernel in known if workload(kernel).family != "lrn"]
+    task = SamplingTask(160, RULES, Excluded(), families=families, initial=160, known=others)
+    first = LatfarmSampler(task, guide="spread").next_batch([])
+    assert len(first) == 160
+    assert Counter(workload(kernel).family for kernel in first)["lrn"] >= 6
+    enough = KernelPrior(drawn, 2, shares={"lrn": 1.0}).draw(8, RULES)
+    task = replace(task, known=[*others, *enough])
+    again = LatfarmSampler(task, guide="spread").next_batch([])
+    assert Counter(workload(kernel).family for kernel in again)["lrn"] < 4
 
 
 def test_configurations_are_checked() -> None:
