@@ -21,8 +21,12 @@ LEAST_ROWS = 8
 """The smallest number of kernels from which a regressor of a group is fitted."""
 _APART_ROWS = 30
 """With fewer kernels than this, a group is learned together with another."""
-_JOINED = (("grouped_conv", "conv"), ("matmul", "fc"))
-"""Groups, each with the group that it is learned with while it has few kernels."""
+_JOINED = (("grouped_conv", "conv", 80), ("matmul", "fc", _APART_ROWS))
+"""Groups, each with the group that it is learned with while it has fewer kernels than the number.
+
+Grouped convolutions run at as many rates as there are widths of groups; fifty of them alone are
+predicted up to twice as badly as beside the convolutions, which they do not disturb.
+"""
 MEMORY = "memory"
 """The group in which families with few kernels are learned together.
 
@@ -297,8 +301,8 @@ def _join(rows: dict[str, list[int]]) -> dict[str, str]:
     for name in rows:
         if (broad := _broad(name)) != name:
             families.setdefault(broad, []).append(name)
-    into = [(name, other) for name, other in _JOINED if name in rows and other in rows]
-    into = [(name, other) for name, other in into if len(rows[name]) < _APART_ROWS]
+    both = [pair for pair in _JOINED if pair[0] in rows and pair[1] in rows]
+    into = [(name, other) for name, other, least in both if len(rows[name]) < least]
     for broad, names in families.items():
         into += [(name, broad) for name in _few(rows, names)]
     for name, other in into:

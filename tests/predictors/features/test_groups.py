@@ -118,10 +118,10 @@ def test_the_group_of_a_baseline_is_found_in_new_and_old_names() -> None:
 
 
 def test_few_grouped_convolutions_join_the_others_and_many_stand_alone() -> None:
-    few, rows = Router.of(table({"conv": 20, "grouped_conv": 10}))
+    few, rows = Router.of(table({"conv": 20, "grouped_conv": 79}))
     assert set(rows) == {"conv"}
     assert few.route("grouped_conv", "Conv").group == "conv"
-    many, rows = Router.of(table({"conv": 20, "grouped_conv": 40}))
+    many, rows = Router.of(table({"conv": 20, "grouped_conv": 80}))
     assert set(rows) == {"conv", "grouped_conv"}
     assert many.route("grouped_conv", "Conv").group == "grouped_conv"
 
