@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.op_sets import FREE_OPS
-from latfarm_predictors.kernels.families import main_place
+from latfarm_predictors.kernels.families import CONVOLUTION_FAMILIES, main_place
 from latfarm_predictors.kernels.workload import NUMBER_FIELDS, TEXT_FIELDS, Workload
 
 Array = npt.NDArray[np.float64]
@@ -33,9 +33,6 @@ MOST_SIZE = 1e18
 
 At 20 GMAC/s so many multiply-adds take more than a year. Products of a few such numbers are still
 far below the largest double."""
-
-_CONVOLUTIONS = ("conv", "grouped_conv", "dwconv")
-"""The families of convolutions."""
 
 _PRODUCTS = ("fc", "matmul", "attention")
 """The families of matrix products."""
@@ -166,12 +163,12 @@ class Table:
     @_Once
     def conv_groups(self) -> Array:
         """Groups of a convolution, 1 for everything else."""
-        return np.where(self.of_family(*_CONVOLUTIONS), self.groups, 1.0)
+        return np.where(self.of_family(*CONVOLUTION_FAMILIES), self.groups, 1.0)
 
     @_Once
     def group_in(self) -> Array:
         """Input channels that one output channel reads; 1 where channels are not mixed."""
-        mixing = self.of_family(*_CONVOLUTIONS, *_PRODUCTS)
+        mixing = self.of_family(*CONVOLUTION_FAMILIES, *_PRODUCTS)
         return np.where(mixing, np.maximum(self.in_channels / self.conv_groups, 1.0), 1.0)
 
     @_Once

@@ -14,11 +14,10 @@ from latfarm_predictors.features.winograd import (
     tile_work_within,
     winograd_3x3,
 )
+from latfarm_predictors.kernels.families import CONVOLUTION_FAMILIES
 
-CONVOLVING_FAMILIES = ("conv", "grouped_conv", "dwconv")
-"""Families of convolutions."""
 FEW_CHANNELS = 4
-"""Largest number of channels of an image."""
+"""A convolution with at most this many input channels reads an image (opacity is the fourth)."""
 CACHES_BYTES = (1e6, 4e6, 24e6)
 """Sizes, in bytes, that the caches of a board may have, as in `learned.cold`."""
 
@@ -70,14 +69,10 @@ def unaligned(table: Table, lanes: int) -> Array:
         table: n kernels.
         lanes: channels that are kept together; 0: none.
     """
-    found = np.zeros(len(table))
     if not lanes:
-        return found
-    for family in CONVOLVING_FAMILIES:
-        found[table.of_family(family)] = 1.0
+        return np.zeros(len(table))
     depthwise = table.group_in <= 1
     depth = np.where(depthwise, table.in_channels, table.group_in)
     width = np.where(depthwise, table.out_channels, table.out_channels / table.conv_groups)
     whole = ((depth % lanes == 0) | (depth <= FEW_CHANNELS)) & (width % lanes == 0)
-    found[whole] = 0.0
-    return found
+    return np.asarray(table.of_family(*CONVOLUTION_FAMILIES) & ~whole, dtype=np.float64)

@@ -89,6 +89,8 @@ An op that is not listed is of the family "other".
 """
 
 
+CONVOLUTION_FAMILIES = ("conv", "grouped_conv", "dwconv")
+"""Families whose main op is a convolution."""
 MOVING_FAMILIES = frozenset({"move", "concat"})
 """Families whose main op computes nothing."""
 _OVER_ELEMENTS = frozenset({"norm", "lrn", "softmax", "reduce", "pool", "global_pool"})

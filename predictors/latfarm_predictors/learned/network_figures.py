@@ -12,7 +12,7 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array, Table
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.families import FAMILIES
+from latfarm_predictors.kernels.families import CONVOLUTION_FAMILIES, FAMILIES
 
 MEGABYTE = 1e6
 """Bytes in a megabyte."""
@@ -90,7 +90,7 @@ def kernel_columns(table: Table, latency_ms: Array, cold_ms: Array, sigma: Array
         cold_ms: predicted cold latency of each, shape (n,).
         sigma: log-sigma of each, shape (n,).
     """
-    conv = table.of_family("conv", "grouped_conv", "dwconv")
+    conv = table.of_family(*CONVOLUTION_FAMILIES)
     return np.stack(
         [
             latency_ms,

@@ -24,9 +24,9 @@ from latfarm_predictors.kernels.reuse import CACHES_BYTES, Spills, spills_alone,
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState
+from latfarm_predictors.models.relative_fit import relative_nnls
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.roofline_gp import RooflineGP
-from latfarm_predictors.optional_libraries import library
 from latfarm_predictors.samples import KernelSample
 
 LEAST_NETWORKS = 12
@@ -40,8 +40,8 @@ LEAST_SHARE = 0.2
 when the cost is taken off."""
 _FOLDS = 5
 """Number of parts of the networks, each predicted by models that have not seen it."""
-_REWEIGHTINGS = 3
-"""Number of least-squares fits, each weighted by the errors of the one before."""
+_LEAST_ERROR = 0.03
+"""Relative errors beyond this weigh linearly when costs are found."""
 _STEPS = 12
 """Largest number of gradient steps on the hyperparameters of a process."""
 _MOST_ROWS = 300
@@ -278,7 +278,6 @@ def _costs(kernels: ReusedKernels) -> Array:
     least-squares fit on relative errors, in which outliers count less. A process would be too
     flexible here: it reproduces its training rows, whatever the costs are.
     """
-    nnls = library("scipy.optimize").nnls
     _, groups = _grouped(kernels.table)
     used = np.flatnonzero(np.abs(kernels.spills).any(axis=0))
     blocks = [kernels.spills[:, used]]
@@ -290,17 +289,11 @@ def _costs(kernels: ReusedKernels) -> Array:
         block[rows] = own
         blocks.append(block)
     columns = np.concatenate(blocks, axis=1)
-    scale = np.abs(columns).mean(axis=0) + 1e-12
-    relative = columns / scale / kernels.latency_ms[:, None]
-    share = _shares(kernels)
-    weight = share
-    solution = np.zeros(columns.shape[1])
-    for _ in range(_REWEIGHTINGS):
-        solution, _ = nnls(relative * weight[:, None], weight, maxiter=50 * columns.shape[1])
-        error = np.abs(relative @ solution - 1.0)
-        weight = share / np.sqrt(np.maximum(error, 0.03))
+    coefficients, _ = relative_nnls(
+        columns, kernels.latency_ms, _shares(kernels), least_error=_LEAST_ERROR
+    )
     costs = np.zeros(_COLUMNS)
-    costs[used] = solution[: len(used)] / scale[: len(used)]
+    costs[used] = coefficients[: len(used)]
     return costs
 
 

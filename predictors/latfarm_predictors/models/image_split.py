@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from latfarm_predictors.features.table import Array, Rows, Table
+from latfarm_predictors.features.tile_features import FEW_CHANNELS
 from latfarm_predictors.models.base import Observations, capped_log_error
 from latfarm_predictors.models.roofline import SiblingLatency
 from latfarm_predictors.models.stack import Stack
 
-FEW_CHANNELS = 4
-"""A convolution with at most this many input channels reads an image (opacity is the fourth)."""
 LEAST_ROWS = 150
 """Images and others are learned apart only if there are this many of each.
 

@@ -119,9 +119,9 @@ class LatfarmSampler:
         sizes: Counter[str] = Counter()
         for number in range(count):
             open_ = [family for family in there if sizes[family] < there[family]]
-            few = [family for family in open_ if picked[family] + sizes[family] < _FEW]
-            if number < int(_FEW_SHARE * count) and few:
-                open_ = few
+            if number < int(_FEW_SHARE * count):
+                few = [family for family in open_ if picked[family] + sizes[family] < _FEW]
+                open_ = few or open_
             if not open_:
                 break
             most = max(open_, key=lambda family: (self._quotas[family], family))
