@@ -30,7 +30,8 @@ def shares_of(names: Sequence[str], validation: float, calibration: float, seed:
     """Split rows by a hash of their names, so that equal names are always in the same part.
 
     The part of a network does not change when other networks come or go. A part that should not be
-    empty gets at least one row, as far as there are two names for each part.
+    empty gets at least one row, as far as there are two names for each part. With fewer names the
+    training part comes first: it has at least one name, at the cost of the larger other part.
 
     Args:
         names: what tells networks apart, such as their hashes; siblings have the same name.
@@ -44,6 +45,8 @@ def shares_of(names: Sequence[str], validation: float, calibration: float, seed:
     for index, share in enumerate((validation, calibration)):
         if share > 0 and count >= 6:
             wanted[index] = max(wanted[index], 1)
+    while count and sum(wanted) >= count:
+        wanted[wanted.index(max(wanted))] -= 1
     first, second = wanted[0], wanted[0] + wanted[1]
     part = {name: (0 if at < first else 1 if at < second else 2) for at, name in enumerate(order)}
     of_row = np.array([part[name] for name in names], dtype=np.intp)

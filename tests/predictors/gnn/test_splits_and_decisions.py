@@ -41,6 +41,12 @@ def test_parts_of_wanted_sizes() -> None:
     assert [len(part) for part in vars(few).values()] == [5, 1, 1]
 
 
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1, 0, 0]), (2, [1, 0, 1]), (4, [1, 1, 2])])
+def test_a_few_networks_leave_something_to_train_on(count: int, sizes: list[int]) -> None:
+    shares = shares_of([f"n{i}" for i in range(count)], 0.375, 0.375, 0)
+    assert [len(part) for part in vars(shares).values()] == sizes
+
+
 def test_leaving_groups_out() -> None:
     found = leave_one_out(["a", "b", "a", "c"])
     assert {name: (list(t), list(j)) for name, (t, j) in found.items()} == {
