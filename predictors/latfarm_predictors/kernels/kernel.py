@@ -53,8 +53,15 @@ class Kernel:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: the kernel without its network."""
-        return {"graph": self.graph, "node_names": self.node_names, "device": self.device}
+        """For pickle and copy: a kernel of a network stays one, as its place there matters too.
+
+        Kernels that are pickled together share their network, which is written once.
+        """
+        state: dict[str, Any] = {"node_names": self.node_names, "device": self.device}
+        origin = self.origin
+        if origin is None:
+            return state | {"graph": self.graph}
+        return state | {"_origin": origin, "type": self.type}
 
     @cached_property
     def type(self) -> str:
@@ -73,7 +80,7 @@ class Kernel:
 
     @property
     def origin(self) -> tuple[Graph, Part] | None:
-        """The network in which it was found, and its part; None if it was made, read or copied."""
+        """The network in which it was found, and its part; None if it was made or read."""
         found: tuple[Graph, Part] | None = vars(self).get("_origin")
         return found
 

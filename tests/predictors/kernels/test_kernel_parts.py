@@ -205,15 +205,29 @@ def test_a_kernel_of_a_network_is_cut_when_asked_for() -> None:
 @pytest.mark.parametrize(
     "remade", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))]
 )
-def test_a_kernel_travels_without_its_network(remade: object) -> None:
+def test_a_kernel_keeps_its_place_in_its_network_when_it_is_copied(remade: object) -> None:
     assert callable(remade)
-    graph = replace(chain(), name="a network of this name")
+    graph = chain()
     (lazy,) = split(graph, FUSED)
     other = remade(lazy)
+    assert other.origin == lazy.origin
+    assert "graph" not in vars(other)  # it is cut out when it is first needed, as in the first
     assert other == extract(graph, graph.nodes)
-    assert other.origin is None
-    assert b"a network of this name" not in pickle.dumps(lazy)
+    assert other.type == lazy.type
+    made = remade(extract(graph, graph.nodes))
+    assert made == other
+    assert made.origin is None
     assert replace(split(graph, FUSED)[0], device="npu").graph == lazy.graph
+
+
+def test_kernels_that_travel_together_bring_their_network_once() -> None:
+    graph = replace(chain(), name="a network of this name")
+    kernels = split(graph, FusionRules.none())
+    content = pickle.dumps(kernels)
+    assert len(kernels) == 3
+    assert content.count(b"a network of this name") == 1
+    read = pickle.loads(content)
+    assert all(kernel.origin[0] is read[0].origin[0] for kernel in read)
 
 
 def test_a_kernel_has_no_other_attributes() -> None:
