@@ -14,7 +14,8 @@ import numpy as np
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.config import ABLATIONS, BRP_NAS, CORRECTION, PAPER, SMALL, NNLPConfig
 from latfarm_predictors.gnn.encoded import EncodedGraph
-from latfarm_predictors.gnn.kernel_graph import KernelSum, encode_kernels
+from latfarm_predictors.gnn.family_scores import scores_of_new_families
+from latfarm_predictors.gnn.kernel_graph import encode_kernels
 from latfarm_predictors.gnn.labelled import Labelled
 from latfarm_predictors.gnn.learning.fit import EpochReport, fit
 from latfarm_predictors.gnn.linear_sum import LinearSum
@@ -22,9 +23,9 @@ from latfarm_predictors.gnn.network_gp import LEAST_FAMILIES, NetworkGP
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
 from latfarm_predictors.gnn.nnlp import scores_of
 from latfarm_predictors.gnn.shares import leave_one_out
-from latfarm_predictors.gnn.sum_features import TRENDS, sum_features
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.models.published.analytic import Linear
+from latfarm_predictors.predict.sum_corrector import SumCorrector, SummedNetworks
 
 from benchmarks.gnn.cells import GROUPS as CELL_GROUPS
 from benchmarks.gnn.cells import TREND as CELL_TREND
@@ -166,16 +167,25 @@ def corrected(fold: Fold) -> NetworkIntervals:
 def sum_gp(fold: Fold) -> NetworkIntervals:
     """A Gaussian process that corrects our sum of kernels (ours, without torch).
 
-    Its trend is the one with the least errors on training families that were left out in turn.
+    Its trend is the one with the least errors on training families that were left out in turn, and
+    its intervals rest on fits without each of these families, as those of a bundle do.
     """
-    fitted = fold.kernels()
-    train, test = ([fitted.sum_of(n) for n in part] for part in (fold.train, fold.test))
-    families = [n.family for n in fold.train]
-    processes = [NetworkGP(trend=columns, seed=fold.seed) for columns in TRENDS]
-    for each in processes:
-        each.fit(sum_features(train), latencies_of(fold.train), _sums(train), families)
-    process = min(processes, key=lambda each: each.left_out_error)
-    return process.intervals(sum_features(test), _sums(test), COVERAGE)
+    fitted, train = fold.kernels(), fold.train
+    own = SummedNetworks(
+        [fitted.sum_of(n) for n in train],
+        [fitted.predictor.figures(n.graph) for n in train],
+        latencies_of(train),
+        [n.family for n in train],
+    )
+    scores = {
+        family: SumCorrector.fit(own.take(rest.tolist()), fold.seed).scores(own.take(left.tolist()))
+        for family, (rest, left) in leave_one_out(own.families).items()
+        if len(rest)
+    }
+    widened = scores_of_new_families(scores) if scores else None
+    corrector = SumCorrector.fit(own, fold.seed, widened)
+    latency_ms, sigma = corrector.predict([fitted.sum_of(n) for n in fold.test])
+    return NetworkIntervals.of(latency_ms, sigma, corrector.calibration.own, COVERAGE)
 
 
 def cell_gp(fold: Fold) -> NetworkIntervals:
@@ -270,13 +280,13 @@ def _calibrated(
     if len(set(families)) < LEAST_FAMILIES:
         draw = np.random.default_rng(fold.seed)
         families = [str(part) for part in draw.integers(CALIBRATION_PARTS, size=len(fold.train))]
-    scores = [np.zeros(0)]
-    for rest, held in leave_one_out(families).values():
+    scores = {}
+    for name, (rest, held) in leave_one_out(families).items():
         learn, left = ([fold.train[at] for at in rows] for rows in (rest, held))
-        scores.append(scores_of(predicted(learn, left), latencies_of(left)))
+        scores[name] = scores_of(predicted(learn, left), latencies_of(left))
     latency_ms = predicted(fold.train, fold.test)
     return NetworkIntervals.of(
-        latency_ms, np.ones(len(latency_ms)), np.concatenate(scores), COVERAGE
+        latency_ms, np.ones(len(latency_ms)), scores_of_new_families(scores), COVERAGE
     )
 
 
@@ -291,7 +301,3 @@ def _graph_network(
     rows = [Labelled(encoded(n), platform, n.latency_ms, n.name) for n in fold.train]
     model = fit(rows, replace(config, seed=fold.seed), on_epoch=fold.on_epoch)
     return model.intervals([encoded(n) for n in fold.test], platform, COVERAGE)
-
-
-def _sums(networks: Sequence[KernelSum]) -> Array:
-    return np.array([each.sum_ms for each in networks])

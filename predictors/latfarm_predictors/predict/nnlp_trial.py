@@ -15,6 +15,7 @@ import numpy as np
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.gnn.config import CORRECTION, SMALL, NNLPConfig
+from latfarm_predictors.gnn.family_scores import scores_of_new_families
 from latfarm_predictors.gnn.labelled import Labelled
 from latfarm_predictors.gnn.nnlp import NNLP
 from latfarm_predictors.gnn.shipping import LEAST_FAMILIES, SUM_GP, ShippingDecision, decide
@@ -55,7 +56,8 @@ class _Tried:
     Attributes:
         config: its options.
         decision: whether it wins.
-        scores: |error of the logarithm| of each network by the first seed, shape (n,).
+        scores: |error of the logarithm| of each network by the first seed, widened for a family
+            that was not measured (`gnn.family_scores`), shape (n,).
     """
 
     config: NNLPConfig
@@ -140,7 +142,7 @@ def _try(
     """Train a graph network without each family in turn, and compare it with the incumbent."""
     rows = _rows(networks, platform, config)
     errors: dict[str, list[Array]] = {}
-    scores: list[Array] = []
+    scores: dict[str, Array] = {}
     for family in incumbent:
         learned = [r for r, name in zip(rows, networks.families, strict=True) if name != family]
         judged = [r for r, name in zip(rows, networks.families, strict=True) if name == family]
@@ -151,9 +153,9 @@ def _try(
             ratio = model.predict([row.graph for row in judged], platform) / latency
             errors.setdefault(family, []).append(np.asarray(np.abs(ratio - 1.0)))
             if seed == trial.seeds[0]:
-                scores.append(np.asarray(np.abs(np.log(ratio))))
+                scores[family] = np.abs(np.log(ratio))
     decision = replace(decide(errors, incumbent, seed=trial.seeds[0]), method=method_of(config))
-    return _Tried(config, decision, np.concatenate(scores))
+    return _Tried(config, decision, scores_of_new_families(scores))
 
 
 def _rows(networks: SummedNetworks, platform: str, config: NNLPConfig) -> list[Labelled]:

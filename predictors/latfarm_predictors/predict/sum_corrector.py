@@ -15,6 +15,7 @@ import numpy as np
 
 from latfarm_predictors.errors import NotEnoughDataError
 from latfarm_predictors.features.table import Array
+from latfarm_predictors.gnn.family_scores import scores_of_new_families
 from latfarm_predictors.gnn.kernel_graph import KernelSum
 from latfarm_predictors.gnn.network_gp import NetworkGP
 from latfarm_predictors.gnn.shipping import LEAST_FAMILIES, SUM_GP, ShippingDecision, decide
@@ -62,14 +63,23 @@ class SumCorrector:
 
     Args:
         process: a fitted process.
+        scores: scores of all its networks by processes without their family, in ascending order,
+            which calibrate intervals; None: those that the process has of its own.
     """
 
-    def __init__(self, process: NetworkGP) -> None:
+    def __init__(self, process: NetworkGP, scores: Array | None = None) -> None:
         self._process = process
+        if scores is not None:
+            process.scores = scores
 
     @staticmethod
-    def fit(networks: SummedNetworks, seed: int) -> SumCorrector:
+    def fit(networks: SummedNetworks, seed: int, scores: Array | None = None) -> SumCorrector:
         """The process whose trend has the least errors with a family left out.
+
+        Args:
+            networks: the measured networks.
+            seed: random seed of the fit.
+            scores: see the class.
 
         Raises:
             NotEnoughDataError: there are too few networks.
@@ -78,7 +88,7 @@ class SumCorrector:
         processes = [NetworkGP(trend=columns, seed=seed) for columns in TRENDS]
         for each in processes:
             each.fit(features, networks.latency_ms, base, networks.families)
-        return SumCorrector(min(processes, key=lambda each: each.left_out_error))
+        return SumCorrector(min(processes, key=lambda each: each.left_out_error), scores)
 
     @property
     def method(self) -> str:
@@ -93,6 +103,11 @@ class SumCorrector:
     def predict(self, networks: Sequence[KernelSum]) -> tuple[Array, Array]:
         """Latency in ms and log-sigma of each network, each of shape (n,)."""
         return self._process.predict(sum_features(networks), _sums(networks))
+
+    def scores(self, networks: SummedNetworks) -> Array:
+        """|error of the logarithm| / sigma of networks that it was not fitted to, shape (n,)."""
+        predicted_ms, sigma = self.predict(networks.sums)
+        return np.asarray(np.abs(np.log(networks.latency_ms / predicted_ms)) / sigma)
 
     def state(self) -> ModelState:
         """What was learned, as plain data."""
@@ -123,6 +138,7 @@ def chosen_corrector(
         return None, None
     candidate: dict[str, list[Array]] = {}
     incumbent: dict[str, Array] = {}
+    scores: dict[str, Array] = {}
     for family in families:
         left = [row for row, name in enumerate(own.families) if name == family]
         rest = [row for row, name in enumerate(own.families) if name != family]
@@ -134,9 +150,12 @@ def chosen_corrector(
         correction = NetworkCorrection()
         correction.learn(learned.figures, learned.latency_ms)
         candidate[family] = [_errors(process.predict(judged.sums)[0], judged.latency_ms)]
+        scores[family] = process.scores(judged)
         incumbent[family] = _errors(correction.predict(judged.figures)[0], judged.latency_ms)
     decision = decide(candidate, incumbent, seed=seed)
-    return (SumCorrector.fit(own, seed) if decision.ship else None), decision
+    if not decision.ship:
+        return None, decision
+    return SumCorrector.fit(own, seed, scores_of_new_families(scores)), decision
 
 
 def _errors(predicted_ms: Array, latency_ms: Array) -> Array:
