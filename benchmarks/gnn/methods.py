@@ -25,7 +25,7 @@ from latfarm_predictors.gnn.nnlp import scores_of
 from latfarm_predictors.gnn.shares import leave_one_out
 from latfarm_predictors.graph.totals import macs_of
 from latfarm_predictors.models.published.analytic import Linear
-from latfarm_predictors.predict.sum_corrector import SumCorrector, SummedNetworks
+from latfarm_predictors.predict.sum_corrector import SumCorrector, SummedNetworks, sum_scores
 
 from benchmarks.gnn.cells import GROUPS as CELL_GROUPS
 from benchmarks.gnn.cells import TREND as CELL_TREND
@@ -177,11 +177,12 @@ def sum_gp(fold: Fold) -> NetworkIntervals:
         latencies_of(train),
         [n.family for n in train],
     )
-    scores = {
-        family: SumCorrector.fit(own.take(rest.tolist()), fold.seed).scores(own.take(left.tolist()))
-        for family, (rest, left) in leave_one_out(own.families).items()
-        if len(rest)
-    }
+    scores = {}
+    for family, (rest, left) in leave_one_out(own.families).items():
+        if len(rest):
+            judged = own.take(left.tolist())
+            told = SumCorrector.fit(own.take(rest.tolist()), fold.seed).predict(judged.sums)
+            scores[family] = sum_scores(*told, judged.latency_ms)
     widened = scores_of_new_families(scores) if scores else None
     corrector = SumCorrector.fit(own, fold.seed, widened)
     latency_ms, sigma = corrector.predict([fitted.sum_of(n) for n in fold.test])

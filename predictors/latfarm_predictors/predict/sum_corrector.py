@@ -104,11 +104,6 @@ class SumCorrector:
         """Latency in ms and log-sigma of each network, each of shape (n,)."""
         return self._process.predict(sum_features(networks), _sums(networks))
 
-    def scores(self, networks: SummedNetworks) -> Array:
-        """|error of the logarithm| / sigma of networks that it was not fitted to, shape (n,)."""
-        predicted_ms, sigma = self.predict(networks.sums)
-        return np.asarray(np.abs(np.log(networks.latency_ms / predicted_ms)) / sigma)
-
     def state(self) -> ModelState:
         """What was learned, as plain data."""
         return ModelState(KIND, parts={"process": self._process.state()})
@@ -149,13 +144,19 @@ def chosen_corrector(
             return None, None
         correction = NetworkCorrection()
         correction.learn(learned.figures, learned.latency_ms)
-        candidate[family] = [_errors(process.predict(judged.sums)[0], judged.latency_ms)]
-        scores[family] = process.scores(judged)
+        predicted_ms, sigma = process.predict(judged.sums)
+        candidate[family] = [_errors(predicted_ms, judged.latency_ms)]
+        scores[family] = sum_scores(predicted_ms, sigma, judged.latency_ms)
         incumbent[family] = _errors(correction.predict(judged.figures)[0], judged.latency_ms)
     decision = decide(candidate, incumbent, seed=seed)
     if not decision.ship:
         return None, decision
     return SumCorrector.fit(own, seed, scores_of_new_families(scores)), decision
+
+
+def sum_scores(predicted_ms: Array, sigma: Array, latency_ms: Array) -> Array:
+    """|error of the logarithm| / sigma of n networks that a process did not see, shape (n,)."""
+    return np.asarray(np.abs(np.log(latency_ms / predicted_ms)) / sigma)
 
 
 def _errors(predicted_ms: Array, latency_ms: Array) -> Array:
