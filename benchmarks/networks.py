@@ -25,7 +25,8 @@ Look at them once: the file notes how many predictors each of them has judged.
 
 Everything is kept in --home (LATFARM_HOME), so the same command continues where it stopped.
 `--retrain` fits the predictor again to the measurements of an earlier run, for use after a change
-of its models. `--write` keeps the results of each platform in `networks.json` beside this file.
+of its models. `--write` keeps the results of each platform in `networks.json` beside this file, or,
+with `--transformers`, in `networks_with_transformers.json`.
 """
 
 from __future__ import annotations
@@ -80,12 +81,16 @@ from benchmarks.unseen.records import (
     write,
 )
 from benchmarks.unseen.tables import show, show_seed
-from benchmarks.unseen.verdicts import JudgedNetwork, judged_rows, summary
+from benchmarks.unseen.verdicts import JudgedNetwork, by_class, judged_rows, summary
 
 FAMILIES = judged_mix.judged_families(judged_mix.CONVOLUTIONAL)
 """The twelve families of nn-Meter (Table 2), without its NAS cells."""
 TRANSFORMERS = judged_mix.judged_families(judged_mix.TRANSFORMERS)
 """The transformers and hybrids that judge besides, with --transformers."""
+FILE = Path(__file__).with_name("networks.json")
+"""The results of runs that convolutional networks judge."""
+TRANSFORMERS_FILE = Path(__file__).with_name("networks_with_transformers.json")
+"""The results of runs with --transformers, which calibrate with other networks, too."""
 QUICK = {"budget": 90, "networks": 9, "per_family": 1}
 """Sizes of a run that only shows that everything works."""
 
@@ -237,6 +242,7 @@ def judge_seed(
             "in the run of bench-fusion": dedicated_fusion(platform),
         },
         **summary(rows, asked),
+        **_classes(rows, options),
         "coverage": coverage(
             [predictor.figures(graph) for graph in there],
             [known[graph.name].measured.mean_ms for graph in there],
@@ -251,9 +257,14 @@ def judge_seed(
     return record, rows, asked
 
 
+def _classes(rows: Sequence[JudgedNetwork], options: argparse.Namespace) -> dict[str, Any]:
+    """The results of each class of networks, where transformers judge as well."""
+    return {"by_class": by_class(rows, TRANSFORMERS)} if options.transformers else {}
+
+
 def judge_platform(platform: str, options: argparse.Namespace, noise: float | None) -> None:
     """Judge a platform with each seed, print the results, and keep them if asked to."""
-    path = Path(__file__).with_name("networks.json")
+    path = TRANSFORMERS_FILE if options.transformers else FILE
     records: dict[int, dict[str, Any]] = {}
     rows: list[JudgedNetwork] = []
     asked: list[tuple[str, str]] = []
@@ -275,7 +286,7 @@ def judge_platform(platform: str, options: argparse.Namespace, noise: float | No
             write(path, kept)
     if options.report_seeds:
         told = pooled_fusion([each["black_box"] for each in records.values()])
-        pooled = {**summary(rows, asked), "black_box": told}
+        pooled = {**summary(rows, asked), **_classes(rows, options), "black_box": told}
         show(f"{platform}, {len(records)} seeds pooled", pooled)
         if options.write:
             kept = read(path)

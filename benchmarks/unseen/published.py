@@ -2,9 +2,8 @@
 
     python -m benchmarks.unseen.published
 
-prints them. Each row holds the pooled figures of the seeds that are reported or, where none has
-been reported yet, those of the seed that models are developed on, and says which. A test holds both
-pages against these rows.
+prints them. Each row holds the figures of the seeds in `SEEDS`, pooled; one more table has a row
+for each of these seeds. A test holds both pages against these rows.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 from latfarm_predictors.judging import binomial_interval
 
+from benchmarks.unseen.pooled_seeds import pooled_seeds
 from benchmarks.unseen.records import read
 from benchmarks.unseen.verdicts import OURS, OWN_PARTS
 
@@ -31,8 +31,16 @@ PLATFORMS = {
     "Vela 5.2, Ethos-U65, int8": "vela5.2-ethosu65-256-int8",
 }
 """Names of platforms in tables, and in the file."""
-UNKNOWN = "not kept"
-"""Stands for what an older run did not keep."""
+SEEDS = {
+    "local-onnxruntime1.31-fp32-1t": (5, 6),
+    "local-litert2.3-fp32-1t": (3,),
+    "local-litert2.3-int8-1t": (1,),
+    "local-openvino2026.4-fp32-1t": (3,),
+    "local-mnn3.6-fp32-1t": (3,),
+    "local-ncnn20261020-fp32-1t": (4,),
+    "vela5.2-ethosu65-256-int8": (1,),
+}
+"""The seeds that are published: all that predictors of today's program have judged."""
 README_HEAD = (
     "| platform, one thread | latfarm | nn-Meter | best baseline | a perfect predictor "
     "| inside its interval | measurements | seeds |",
@@ -49,6 +57,12 @@ INTERVALS_HEAD = (
     "95 % interval | median width | inside, recalibrated |",
     "|---|---|---|---|---|---|---|",
 )
+SEEDS_HEAD = (
+    "| one thread | seed | networks | within 10 % | a perfect predictor | inside, as shipped | "
+    "median width | standard error of the mean of four passes (median) | load, median | time "
+    "stolen, at most |",
+    "|---|---|---|---|---|---|---|---|---|---|",
+)
 
 
 class PublishedFigures:
@@ -56,18 +70,13 @@ class PublishedFigures:
 
     Args:
         name: the platform's name in tables.
-        kept: its entry in the file of figures.
+        seeds: the results of each seed that is published.
     """
 
-    def __init__(self, name: str, kept: Mapping[str, Any]) -> None:
-        reported = kept.get("reported", {})
+    def __init__(self, name: str, seeds: Mapping[int, Mapping[str, Any]]) -> None:
         self._name = name
-        self._judged: Mapping[str, Any] = reported.get("pooled", kept)
-        numbers = self._judged.get("seeds", [kept.get("seed", 0)])
-        self._seeds = {
-            number: reported["seeds"][str(number)] if "pooled" in reported else kept
-            for number in numbers
-        }
+        self._seeds = seeds
+        self._judged = pooled_seeds(list(seeds.values()))
 
     def readme_row(self) -> str:
         """The platform's row in README: shares within 10 %, and what they cost."""
@@ -96,25 +105,41 @@ class PublishedFigures:
 
     def intervals_row(self) -> str:
         """The platform's row in the table of shares within 5 % and of intervals."""
-        shipped = self._judged.get("shipped")
-        low, high = shipped["interval"] if shipped else (None, None)
+        shipped = self._judged["shipped"]
+        low, high = shipped["interval"]
         again = [each["coverage"]["mean_percent"] for each in self._seeds.values()]
         return _row(
             self._name,
             self._within(OURS, 5),
             self._perfect(5),
             self._inside(),
-            f"{low:.0f} to {high:.0f} %" if shipped else UNKNOWN,
-            f"{shipped['median_width_percent']} %" if shipped else UNKNOWN,
+            f"{low:.0f} to {high:.0f} %",
+            f"{shipped['median_width_percent']} %",
             f"{sum(again) / len(again):.1f} %",
         )
+
+    def seed_rows(self) -> list[str]:
+        """A row for each seed, with the noise under which it was measured."""
+        return [
+            _row(
+                self._name,
+                str(seed),
+                str(each["networks"]),
+                f"{each['table'][OURS]['within10']} %",
+                f"{each['perfect']['within10']} %",
+                f"{each['shipped']['percent']} %",
+                f"{each['shipped']['median_width_percent']} %",
+                f"{each['standard_error_percent']} %",
+                *_noise(each["load"]),
+            )
+            for seed, each in self._seeds.items()
+        ]
 
     def _within(self, method: str, tolerance: int) -> str:
         return f"{self._judged['table'][method][f'within{tolerance}']} %"
 
     def _perfect(self, tolerance: int) -> str:
-        share = self._judged["perfect"][f"within{tolerance}"]
-        return UNKNOWN if share is None else f"{share} %"
+        return f"{self._judged['perfect'][f'within{tolerance}']} %"
 
     def _best(self) -> tuple[str, str]:
         """The baseline with the largest share within 10 %, and that share."""
@@ -127,9 +152,7 @@ class PublishedFigures:
         return best, f"{others[best]} %"
 
     def _lead(self, method: str) -> str:
-        lead = self._judged.get("leads", {}).get(method.partition(" (")[0])
-        if lead is None:
-            return UNKNOWN
+        lead = self._judged["leads"][method]
         low, high = lead["interval"]
         return f"{lead['points']} ({low} to {high})"
 
@@ -149,6 +172,15 @@ def _span(values: list[int], unit: str = "") -> str:
     return f"{low:,}{unit}" if low == high else f"{low:,} to {high:,}{unit}"
 
 
+def _noise(load: Mapping[str, Any]) -> tuple[str, str]:
+    """The load and the stolen time of a seed; Vela's estimates depend on neither."""
+    middle, stolen = load["median_1m"], load["most_steal_share"]
+    return (
+        "-" if middle is None else str(middle),
+        "-" if stolen is None else f"{100 * stolen:.0f} %",
+    )
+
+
 def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -156,7 +188,11 @@ def _row(*cells: str) -> str:
 def published(path: Path = FILE) -> list[PublishedFigures]:
     """The figures of each platform of `PLATFORMS`, in its order."""
     kept = read(path)
-    return [PublishedFigures(name, kept[key]) for name, key in PLATFORMS.items()]
+    found = []
+    for name, key in PLATFORMS.items():
+        records = kept[key]["reported"]["seeds"]
+        found.append(PublishedFigures(name, {seed: records[str(seed)] for seed in SEEDS[key]}))
+    return found
 
 
 def main() -> int:
@@ -164,6 +200,7 @@ def main() -> int:
     print("README:", *README_HEAD, *(each.readme_row() for each in platforms), sep="\n")
     print("\nResults:", *ACCURACY_HEAD, *(each.accuracy_row() for each in platforms), sep="\n")
     print("", *INTERVALS_HEAD, *(each.intervals_row() for each in platforms), sep="\n")
+    print("", *SEEDS_HEAD, *(row for each in platforms for row in each.seed_rows()), sep="\n")
     return 0
 
 

@@ -33,6 +33,7 @@ def show(title: str, found: Mapping[str, Any]) -> None:
     print(
         f"latfarm is {said} of every baseline by more than the paired error ({parts}: no baseline)"
     )
+    _show_classes(found)
     _show_families(found)
     _show_missing(found)
     print("worst:", "; ".join(f"{n} {m} as {o}" for n, m, o in found["worst"][:5]))
@@ -49,6 +50,19 @@ def ahead(lead: Mapping[str, Any]) -> str:
     low, high = lead["interval"]
     mark = "" if lead["ahead"] else ", may be chance"
     return f"{lead['points']:+} ({low:+} to {high:+}){mark}"
+
+
+def _show_classes(found: Mapping[str, Any]) -> None:
+    """Accuracy and coverage of each class of networks, where both classes judge."""
+    for name, row in found.get("by_class", {}).items():
+        ideal = row["perfect"]
+        best = f", a perfect predictor {share(ideal, 10)}" if ideal else ""
+        low, high = row["shipped"]["interval"]
+        print(
+            f"{row['networks']} {name}: {share(row['table'][OURS], 10)} within 10 %{best}; "
+            f"{row['shipped']['percent']} % ({low} to {high}) inside, median width "
+            f"{row['shipped']['median_width_percent']} %"
+        )
 
 
 def _show_families(found: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -38,6 +38,9 @@ TOLERANCE = 0.10
 """Relative error within which predictors are compared."""
 DIGITS = 5
 """Number of significant digits of the latencies that are kept in files."""
+CONVOLUTIONAL = "convolutional networks"
+TRANSFORMERS = "transformers and hybrids"
+"""Names of the two classes of networks in results."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,32 @@ def by_family(rows: Sequence[JudgedNetwork]) -> dict[str, list[JudgedNetwork]]:
     """The rows of each family, by the names of the families."""
     names = sorted({row.family for row in rows})
     return {name: [row for row in rows if row.family == name] for name in names}
+
+
+def by_class(
+    rows: Sequence[JudgedNetwork], transformers: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """The results of convolutional networks, and those of transformers and hybrids, by class.
+
+    Args:
+        rows: the networks that could be measured.
+        transformers: the families of transformers and hybrids; all others are convolutional.
+    """
+    classes = {
+        CONVOLUTIONAL: [row for row in rows if row.family not in transformers],
+        TRANSFORMERS: [row for row in rows if row.family in transformers],
+    }
+    return {
+        name: {
+            "networks": len(members),
+            "table": table(members),
+            "perfect": perfect(members),
+            "leads": leads(members),
+            "shipped": shipped_intervals(members),
+        }
+        for name, members in classes.items()
+        if members
+    }
 
 
 def summary(rows: Sequence[JudgedNetwork], asked: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:

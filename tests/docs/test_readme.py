@@ -12,7 +12,13 @@ import pytest
 
 from benchmarks.models import tables as exports
 from benchmarks.startup import commands as start_ups
-from benchmarks.unseen.published import ACCURACY_HEAD, INTERVALS_HEAD, README_HEAD, published
+from benchmarks.unseen.published import (
+    ACCURACY_HEAD,
+    INTERVALS_HEAD,
+    README_HEAD,
+    SEEDS_HEAD,
+    published,
+)
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,9 +90,12 @@ def test_the_tables_of_networks_are_those_of_their_file() -> None:
         assert figures.readme_row() in README.splitlines()
         assert figures.accuracy_row() in RESULTS.splitlines()
         assert figures.intervals_row() in RESULTS.splitlines()
+        for row in figures.seed_rows():
+            assert row in RESULTS.splitlines()
     assert "\n".join(README_HEAD) in README
     assert "\n".join(ACCURACY_HEAD) in RESULTS
     assert "\n".join(INTERVALS_HEAD) in RESULTS
+    assert "\n".join(SEEDS_HEAD) in RESULTS
 
 
 def test_the_tables_of_exports_and_of_start_ups_are_those_of_their_files() -> None:

@@ -20,7 +20,10 @@ from benchmarks.unseen import records
 from benchmarks.unseen.measuring import JudgingTask
 from benchmarks.unseen.tables import show, show_seed
 from benchmarks.unseen.verdicts import (
+    CONVOLUTIONAL,
+    TRANSFORMERS,
     JudgedNetwork,
+    by_class,
     by_family,
     cannot_run,
     shipped_intervals,
@@ -116,6 +119,25 @@ def test_intervals_are_judged_as_shipped_by_platform_and_family() -> None:
     assert found["by_family_percent"]["vgg11"] == pytest.approx(
         100 * np.mean([row.inside for row in one]), abs=0.06
     )
+
+
+def test_transformers_are_judged_apart_from_convolutional_networks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = drawn(90, 14)
+    found = by_class(rows, {"vgg11", "deit-tiny"})
+    transformers = [row for row in rows if row.family == "vgg11"]
+    assert list(found) == [CONVOLUTIONAL, TRANSFORMERS]
+    assert found[TRANSFORMERS]["networks"] == len(transformers) == 30
+    assert found[TRANSFORMERS]["table"] == table(transformers)
+    assert found[CONVOLUTIONAL]["shipped"]["percent"] == pytest.approx(
+        100 * np.mean([row.inside for row in rows if row.family != "vgg11"]), abs=0.06
+    )
+    show("sim, seed 1", {**summary(rows), "by_class": found})
+    assert "30 transformers and hybrids: 100.0 (88.4 to 100.0) within 10 %" in (
+        capsys.readouterr().out
+    )
+    assert list(by_class(rows, {"deit-tiny"})) == [CONVOLUTIONAL], "a class without networks"
 
 
 def test_families_that_cannot_run_are_named_and_in_no_share() -> None:
