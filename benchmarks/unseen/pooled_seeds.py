@@ -7,8 +7,9 @@ networks; seeds are independent draws, so the squares of its error are added up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot
+from operator import mul
 from statistics import median
 from typing import Any
 
@@ -29,24 +30,19 @@ def pooled_seeds(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         KeyError: a seed was measured by a program that did not keep rows.
     """
-    networks = sum(each["networks"] for each in records)
-
-    def mean(of: Callable[[Mapping[str, Any]], float]) -> float:
-        return sum(each["networks"] * of(each) for each in records) / networks
-
-    def shares(of: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> dict[str, Any]:
-        return {name: round(mean(lambda each, n=name: of(each)[n]), 1) for name in SHARES}
-
+    counts = [float(each["networks"]) for each in records]
+    networks = int(sum(counts))
     tables = [_by_method(each["table"]) for each in records]
     methods = [name for name in tables[0] if all(name in table for table in tables)]
-    inside = mean(lambda each: each["shipped"]["percent"])
+    inside = _mean([each["shipped"]["percent"] for each in records], counts)
     return {
         "networks": networks,
-        "table": {
-            name: shares(lambda each, n=name: _by_method(each["table"])[n]) for name in methods
+        "table": {name: _shares([table[name] for table in tables], counts) for name in methods},
+        "perfect": _shares([each["perfect"] for each in records], counts),
+        "leads": {
+            name: _lead([each["leads"][name] for each in records], counts)
+            for name in records[0]["leads"]
         },
-        "perfect": shares(lambda each: each["perfect"]),
-        "leads": {name: _lead(records, networks, name) for name in records[0]["leads"]},
         "inside_percent": round(inside, 1),
         "shipped": {
             "percent": round(inside, 1),
@@ -56,19 +52,31 @@ def pooled_seeds(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _mean(values: Sequence[float], counts: Sequence[float]) -> float:
+    """The mean of the seeds' values by their numbers of networks."""
+    return float(sum(map(mul, values, counts)) / sum(counts))
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], counts: Sequence[float]) -> dict[str, float]:
+    return {name: round(_mean([row[name] for row in rows], counts), 1) for name in SHARES}
+
+
 def _by_method(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table by the names of methods, without the number of networks that some have answers of."""
     return {label.partition(" (")[0]: row for label, row in table.items()}
 
 
-def _lead(records: Sequence[Mapping[str, Any]], networks: int, name: str) -> dict[str, Any]:
-    parts = [(each["networks"] / networks, each["leads"][name]) for each in records]
-    points = sum(weight * lead["points"] for weight, lead in parts)
-    below = hypot(*(weight * (lead["points"] - lead["interval"][0]) for weight, lead in parts))
-    above = hypot(*(weight * (lead["interval"][1] - lead["points"]) for weight, lead in parts))
+def _lead(leads: Sequence[Mapping[str, Any]], counts: Sequence[float]) -> dict[str, Any]:
+    points = _mean([lead["points"] for lead in leads], counts)
+    weights = [count / sum(counts) for count in counts]
+    below = [lead["points"] - lead["interval"][0] for lead in leads]
+    above = [lead["interval"][1] - lead["points"] for lead in leads]
     return {
         "points": round(points, 1),
-        "interval": [round(points - below, 1), round(points + above, 1)],
+        "interval": [
+            round(points - hypot(*map(mul, weights, below)), 1),
+            round(points + hypot(*map(mul, weights, above)), 1),
+        ],
     }
 
 

@@ -46,7 +46,11 @@ from latfarm_controller.campaigns.profiles.insight import (
     transfer_beside_pads,
     transfer_ms_per_mb,
 )
-from latfarm_controller.campaigns.profiles.profiled_networks import accounts_for, in_context
+from latfarm_controller.campaigns.profiles.profiled_networks import (
+    accounts_for,
+    clock_cost_ms,
+    in_context,
+)
 from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.errors import UsageError
 from latfarm_controller.store.base import CampaignRecord, Store
@@ -378,9 +382,11 @@ def _places(
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
     call_ms, transfer = costs
+    moved = [(m, transfer * boundary_mb(graph)) for graph, m in told]
+    each_ms = clock_cost_ms(moved, call_ms)
     groups: list[list[KernelSample]] = []
     for graph, measurement in sorted(told, key=lambda run: run[1].request_id):
         moved_ms = transfer * boundary_mb(graph)
-        inside = in_context(graph, rules, measurement, moved_ms, call_ms)
+        inside = in_context(graph, rules, measurement, moved_ms, call_ms, each_ms)
         groups.append([sample for sample in inside if sample.kernel not in barred])
     return groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from latfarm_controller.campaigns.profiles.insight import (
     layout_share,
@@ -11,7 +12,9 @@ from latfarm_controller.campaigns.profiles.insight import (
     untold_share,
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import (
+    LEAST_FOR_CLOCK,
     accounts_for,
+    clock_cost_ms,
     in_context,
 )
 from latfarm_predictors.graph.builder import GraphBuilder
@@ -113,6 +116,51 @@ def test_the_time_of_the_profiler_is_subtracted_from_each_layer_alike() -> None:
     slower = [replace(layer, latency_ms=20 * layer.latency_ms) for layer in layers]
     samples = in_context(graph, RULES, measured(graph, 10.0, *slower))
     assert samples[0].latency_ms / samples[2].latency_ms == pytest.approx(5.31, abs=0.1)
+
+
+def profiles(
+    count: int, clock_ms: float, noise: float, seed: int = 0
+) -> list[tuple[Measurement, float]]:
+    """Networks of 10 to 200 layers whose profiled runs are slower or faster than the timed ones."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        own_ms = np.exp(rng.normal(-3.0, 1.5, rng.integers(10, 200)))
+        slower = float(np.exp(rng.normal(0.02, noise)))
+        layers = [ProfiledLayer("x", "Conv", float(ms * slower + clock_ms)) for ms in own_ms]
+        found.append((measured(network(), float(own_ms.sum()) + 0.5, *layers), 0.25))
+    return found
+
+
+@pytest.mark.parametrize("clock_ms", [0.0, 0.002, 0.006])
+def test_many_networks_tell_what_reading_the_clock_takes(clock_ms: float) -> None:
+    told = clock_cost_ms(profiles(80, clock_ms, noise=0.05), call_ms=0.25)
+    assert told == pytest.approx(clock_ms, abs=0.0007)
+
+
+def test_few_networks_do_not_tell_what_reading_the_clock_takes() -> None:
+    assert clock_cost_ms(profiles(LEAST_FOR_CLOCK - 1, 0.002, noise=0.05)) is None
+    silent = [(measured(network(), 1.0), 0.0)] * 20
+    assert clock_cost_ms(silent) is None
+
+
+def test_a_known_cost_of_the_clock_is_subtracted_although_the_profiled_run_was_faster() -> None:
+    graph = network()
+    conv1, relu1, conv2, relu2, pool = (node.name for node in graph.nodes)
+    names, true_ms, clock_ms = (
+        (f"{conv1}+{relu1}", f"{conv2}+{relu2}", pool),
+        (3.0, 0.5, 0.004),
+        2e-3,
+    )
+    layers = [
+        ProfiledLayer(name, "Conv", 0.9 * own + clock_ms)
+        for name, own in zip(names, true_ms, strict=True)
+    ]
+    m = measured(graph, sum(true_ms), *layers)
+    samples = in_context(graph, RULES, m, clock_ms=clock_ms)
+    assert [s.latency_ms for s in samples] == pytest.approx(true_ms)
+    alone = in_context(graph, RULES, m)
+    assert alone[2].latency_ms > 1.4 * true_ms[2], "the network alone tells of no cost"
 
 
 @pytest.mark.parametrize("told", ["10.0", "5.0", "1", "", "unknown", "nan", "inf", "-1"])
