@@ -43,7 +43,6 @@ def pooled_seeds(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             name: _lead([each["leads"][name] for each in records], counts)
             for name in records[0]["leads"]
         },
-        "inside_percent": round(inside, 1),
         "shipped": {
             "percent": round(inside, 1),
             "interval": [100 * share for share in binomial_interval(inside / 100, networks)],

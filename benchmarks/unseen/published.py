@@ -40,7 +40,7 @@ SEEDS = {
     "local-ncnn20261020-fp32-1t": (4,),
     "vela5.2-ethosu65-256-int8": (1,),
 }
-"""The seeds that are published: all that predictors of today's program have judged."""
+"""The seeds that are published: all that predictors of one program have judged."""
 README_HEAD = (
     "| platform, one thread | latfarm | nn-Meter | best baseline | a perfect predictor "
     "| inside its interval | measurements | seeds |",
@@ -157,7 +157,7 @@ class PublishedFigures:
         return f"{lead['points']} ({low} to {high})"
 
     def _inside(self) -> str:
-        return f"{self._judged['inside_percent']} %"
+        return f"{self._judged['shipped']['percent']} %"
 
     def _measurements(self) -> str:
         return _span([each["measurements"] for each in self._seeds.values()])

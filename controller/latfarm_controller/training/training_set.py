@@ -382,11 +382,11 @@ def _places(
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
     call_ms, transfer = costs
-    moved = [(m, transfer * boundary_mb(graph)) for graph, m in told]
-    each_ms = clock_cost_ms(moved, call_ms)
+    told.sort(key=lambda run: run[1].request_id)
+    transfers_ms = [transfer * boundary_mb(graph) for graph, _ in told]
+    each_ms = clock_cost_ms(zip([m for _, m in told], transfers_ms, strict=True), call_ms)
     groups: list[list[KernelSample]] = []
-    for graph, measurement in sorted(told, key=lambda run: run[1].request_id):
-        moved_ms = transfer * boundary_mb(graph)
+    for (graph, measurement), moved_ms in zip(told, transfers_ms, strict=True):
         inside = in_context(graph, rules, measurement, moved_ms, call_ms, each_ms)
         groups.append([sample for sample in inside if sample.kernel not in barred])
     return groups
