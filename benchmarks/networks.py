@@ -25,8 +25,8 @@ Look at them once: the file notes how many predictors each of them has judged.
 
 Everything is kept in --home (LATFARM_HOME), so the same command continues where it stopped.
 `--retrain` fits the predictor again to the measurements of an earlier run, for use after a change
-of its models. `--write` keeps the results of each platform in `networks.json` beside this file, or,
-with `--transformers`, in `networks_with_transformers.json`.
+of its models. `--write` keeps the results of each platform in a file of its own in
+`benchmarks/unseen/figures`, or, with `--transformers`, in `figures_with_transformers` beside it.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ from benchmarks.unseen.measuring import (
     speed,
     times_of,
 )
+from benchmarks.unseen.published import FIGURES, FIGURES_WITH_TRANSFORMERS
 from benchmarks.unseen.records import (
     dedicated_fusion,
     load_of,
@@ -87,10 +88,6 @@ FAMILIES = judged_mix.judged_families(judged_mix.CONVOLUTIONAL)
 """The twelve families of nn-Meter (Table 2), without its NAS cells."""
 TRANSFORMERS = judged_mix.judged_families(judged_mix.TRANSFORMERS)
 """The transformers and hybrids that judge besides, with --transformers."""
-FILE = Path(__file__).with_name("networks.json")
-"""The results of runs that convolutional networks judge."""
-TRANSFORMERS_FILE = Path(__file__).with_name("networks_with_transformers.json")
-"""The results of runs with --transformers, which calibrate with other networks, too."""
 QUICK = {"budget": 90, "networks": 9, "per_family": 1}
 """Sizes of a run that only shows that everything works."""
 
@@ -264,7 +261,7 @@ def _classes(rows: Sequence[JudgedNetwork], options: argparse.Namespace) -> dict
 
 def judge_platform(platform: str, options: argparse.Namespace, noise: float | None) -> None:
     """Judge a platform with each seed, print the results, and keep them if asked to."""
-    path = TRANSFORMERS_FILE if options.transformers else FILE
+    folder = FIGURES_WITH_TRANSFORMERS if options.transformers else FIGURES
     records: dict[int, dict[str, Any]] = {}
     rows: list[JudgedNetwork] = []
     asked: list[tuple[str, str]] = []
@@ -277,22 +274,20 @@ def judge_platform(platform: str, options: argparse.Namespace, noise: float | No
         show(f"{platform}, seed {seed}", records[seed])
         show_seed(records[seed])
         if options.write:
-            kept = read(path)
-            mine = kept.get(platform, {})
+            kept = read(folder, platform)
             if options.report_seeds:
-                kept[platform] = with_reported(mine, records, None)
+                kept = with_reported(kept, records, None)
             else:
-                kept[platform] = with_development(mine, records[seed])
-            write(path, kept)
+                kept = with_development(kept, records[seed])
+            write(folder, platform, kept)
     if options.report_seeds:
         told = pooled_fusion([each["black_box"] for each in records.values()])
         pooled = {**summary(rows, asked), **_classes(rows, options), "black_box": told}
         show(f"{platform}, {len(records)} seeds pooled", pooled)
         if options.write:
-            kept = read(path)
-            kept[platform] = with_reported(kept.get(platform, {}), records, pooled)
-            write(path, kept)
-            most = looks(kept[platform], records)
+            kept = with_reported(read(folder, platform), records, pooled)
+            write(folder, platform, kept)
+            most = looks(kept, records)
             print(f"most predictors that one of these seeds has judged: {most}")
 
 
@@ -333,7 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--quick", action="store_true", help="measure very little, to see that everything works")
     add("--home", type=Path, default=Path(".cache/bench-networks"), help="folder of all state")
     add("--retrain", action="store_true", help="fit again to what was measured before")
-    add("--write", action="store_true", help="keep the results in the file beside this one")
+    add("--write", action="store_true", help="keep the results in the platform's file of figures")
     options = parser.parse_args(arguments)
     if 0 in options.report_seeds:
         parser.error("seed 0 is for development; report other seeds")

@@ -1,4 +1,4 @@
-"""The tables of unseen networks in README and on the results page, from the file of their figures.
+"""The tables of unseen networks in README and on the results page, from the files of their figures.
 
     python -m benchmarks.unseen.published
 
@@ -19,8 +19,10 @@ from benchmarks.unseen.pooled_seeds import pooled_seeds
 from benchmarks.unseen.records import read
 from benchmarks.unseen.verdicts import OURS, OWN_PARTS
 
-FILE = Path(__file__).parents[1] / "networks.json"
-"""The file that `make bench-networks` writes."""
+FIGURES = Path(__file__).with_name("figures")
+"""The folder that `make bench-networks` writes a file of each platform into."""
+FIGURES_WITH_TRANSFORMERS = Path(__file__).with_name("figures_with_transformers")
+"""The same of runs with --transformers, which calibrate with other networks, too."""
 PLATFORMS = {
     "onnxruntime 1.31, fp32": "local-onnxruntime1.31-fp32-1t",
     "LiteRT 2.3, fp32": "local-litert2.3-fp32-1t",
@@ -30,7 +32,7 @@ PLATFORMS = {
     "ncnn 20261020, fp32": "local-ncnn20261020-fp32-1t",
     "Vela 5.2, Ethos-U65, int8": "vela5.2-ethosu65-256-int8",
 }
-"""Names of platforms in tables, and in the file."""
+"""Names of platforms in tables, and of their files."""
 SEEDS = {
     "local-onnxruntime1.31-fp32-1t": (5, 6),
     "local-litert2.3-fp32-1t": (3,),
@@ -185,12 +187,11 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def published(path: Path = FILE) -> list[PublishedFigures]:
+def published(folder: Path = FIGURES) -> list[PublishedFigures]:
     """The figures of each platform of `PLATFORMS`, in its order."""
-    kept = read(path)
     found = []
     for name, key in PLATFORMS.items():
-        records = kept[key]["reported"]["seeds"]
+        records = read(folder, key)["reported"]["seeds"]
         found.append(PublishedFigures(name, {seed: records[str(seed)] for seed in SEEDS[key]}))
     return found
 

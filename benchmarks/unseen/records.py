@@ -1,4 +1,4 @@
-"""The file with the results of judged networks, and what a run adds to it."""
+"""The files with the results of judged networks, one a platform, and what a run adds to them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ _FLAT = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 """A list without lists or objects in it, spread over several lines."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The results in a file by platform; empty without the file."""
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+def read(folder: Path, platform: str) -> dict[str, Any]:
+    """The results of one platform; empty where none are kept."""
+    file = _file(folder, platform)
+    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return found
 
 
-def write(path: Path, platforms: Mapping[str, Any]) -> None:
-    """Write results by platform, with each plain list on one line."""
-    text = json.dumps(platforms, indent=1)
-    path.write_text(_FLAT.sub(lambda m: f"[{_SPACES.sub(' ', m[1])}]", text) + "\n")
+def write(folder: Path, platform: str, results: Mapping[str, Any]) -> None:
+    """Write the results of one platform, with each plain list on one line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(results, indent=1)
+    flat = _FLAT.sub(lambda m: f"[{_SPACES.sub(' ', m[1])}]", text)
+    _file(folder, platform).write_text(f"{flat}\n")
+
+
+def _file(folder: Path, platform: str) -> Path:
+    return folder / f"{platform}.json"
 
 
 def with_development(kept: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,29 +215,31 @@ def test_what_is_printed_names_everything_that_limits_the_figures(
 
 
 def test_results_are_kept_by_seed_and_pooled_beside_the_development(tmp_path: Path) -> None:
-    path = tmp_path / "networks.json"
     first, second = drawn(30, 8), drawn(30, 9)
-    found = {"sim": records.with_development({}, seed_record(drawn(9, 10)))}
-    found["sim"] = records.with_reported(found["sim"], {1: seed_record(first)}, None)
-    assert "pooled" not in found["sim"]["reported"], "one seed alone is not pooled"
+    found = records.with_development({}, seed_record(drawn(9, 10)))
+    found = records.with_reported(found, {1: seed_record(first)}, None)
+    assert "pooled" not in found["reported"], "one seed alone is not pooled"
     both = {1: seed_record(first), 2: seed_record(second, "d2")}
-    found["sim"] = records.with_reported(found["sim"], both, summary([*first, *second]))
-    records.write(path, found)
-    kept = records.read(path)
+    found = records.with_reported(found, both, summary([*first, *second]))
+    folder = tmp_path / "figures"
+    assert records.read(folder, "sim2.0") == {}
+    records.write(folder, "sim2.0", found)
+    kept = records.read(folder, "sim2.0")
     assert kept == json.loads(json.dumps(found))
-    reported = kept["sim"]["reported"]
+    reported = kept["reported"]
     assert reported["pooled"]["networks"] == 60
     assert reported["pooled"]["seeds"] == [1, 2]
     assert set(reported["seeds"]) == {"1", "2"}
-    assert kept["sim"]["networks"] == 9
+    assert kept["networks"] == 9
     # A later reader can judge again: the passes are in the file, each network on one line.
     passes, predicted, interval = reported["seeds"]["1"]["rows"]["alexnet-0"]
     assert passes == pytest.approx(first[0].passes_ms, rel=1e-4)
     assert predicted == pytest.approx(first[0].predicted_ms, rel=1e-4)
     assert len(interval) == 2
-    assert max(len(line) for line in path.read_text().splitlines()) > 30
+    text = (folder / "sim2.0.json").read_text()
+    assert max(len(line) for line in text.splitlines()) > 30
     # A new development run keeps what was reported.
-    again = records.with_development(kept["sim"], seed_record(drawn(12, 11)))
+    again = records.with_development(kept, seed_record(drawn(12, 11)))
     assert again["networks"] == 12
     assert again["reported"] == reported
 
