@@ -236,3 +236,9 @@ def test_the_flusher_holds_twice_the_cache_in_pages_of_its_own() -> None:
     assert size_bytes == 128 << 20
     assert grown_bytes > 100 << 20, "its pages must be real"
     assert CacheFlusher(None).size_bytes == 0
+
+
+def test_the_flusher_of_a_servers_cache_stays_small() -> None:
+    flusher = CacheFlusher(300 << 20)
+    flusher.flush()
+    assert flusher.size_bytes == caches.MOST_BYTES == 128 << 20
