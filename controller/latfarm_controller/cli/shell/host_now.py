@@ -2,7 +2,7 @@
 
 The noise of a host is known for sure only from repeated measurements (`campaigns.host_noise`). A
 user should not have to wait for these to learn that a machine is far too busy. So this module lets
-the processor repeat a small equal piece of work for a second, and looks at how much the durations
+the processor repeat small equal pieces of work for a second, and looks at how much the durations
 differ, and at who else uses the processor meanwhile.
 
 A virtual machine may share a core's execution units with another one that it cannot see. Hashing,
@@ -143,14 +143,10 @@ def look(duration_s: float = LOOK_S, clock: Callable[[], float] = time.perf_coun
     """
     import psutil
 
-    data = bytes(PIECE_BYTES)
     before, own_before = psutil.cpu_times(), _own_s()
     began_s = clock()
-    pieces: list[float] = []
-    while clock() - began_s < duration_s:
-        at_s = clock()
-        hashlib.sha256(data).digest()
-        pieces.append(clock() - at_s)
+    pieces_s = _until(began_s + duration_s / 2, _hashings(clock), clock)
+    products_s = _until(began_s + duration_s, _products(clock), clock)
     passed_s = max(clock() - began_s, 1e-6)
     after, own_s = psutil.cpu_times(), _own_s() - own_before
     idle = _idle_s(after) - _idle_s(before)
@@ -158,17 +154,27 @@ def look(duration_s: float = LOOK_S, clock: Callable[[], float] = time.perf_coun
     cores = psutil.cpu_count() or 1
     steal = getattr(after, "steal", 0.0) - getattr(before, "steal", 0.0)
     busy = max(0.0, total - idle - own_s - steal) / passed_s
-    ends_s = clock() + duration_s / 2
-    products_s = list(takewhile(lambda _: clock() < ends_s, _products(clock)))
-    shared, shared_slowdown = _shared(products_s)
     return HostNow(
         cores,
         min(busy, float(cores)),
         steal / total if total > 0 else 0.0,
-        *_spread(pieces),
-        shared,
-        shared_slowdown,
+        *_spread(pieces_s),
+        *_shared(products_s),
     )
+
+
+def _until(ends_s: float, times_s: Iterator[float], clock: Callable[[], float]) -> list[float]:
+    """The times that pieces of work took, of those that ended before a moment."""
+    return list(takewhile(lambda _: clock() < ends_s, times_s))
+
+
+def _hashings(clock: Callable[[], float]) -> Iterator[float]:
+    """Times of hashing data of one size, in seconds, without end."""
+    data = bytes(PIECE_BYTES)
+    while True:
+        at_s = clock()
+        hashlib.sha256(data).digest()
+        yield clock() - at_s
 
 
 def _products(clock: Callable[[], float]) -> Iterator[float]:
