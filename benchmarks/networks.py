@@ -70,8 +70,9 @@ from benchmarks.unseen.measuring import (
     speed,
     times_of,
 )
-from benchmarks.unseen.published import FIGURES, FIGURES_WITH_TRANSFORMERS
 from benchmarks.unseen.records import (
+    FIGURES,
+    FIGURES_WITH_TRANSFORMERS,
     dedicated_fusion,
     load_of,
     looks,

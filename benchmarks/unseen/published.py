@@ -16,13 +16,9 @@ from typing import Any
 from latfarm_predictors.judging import binomial_interval
 
 from benchmarks.unseen.pooled_seeds import pooled_seeds
-from benchmarks.unseen.records import read
+from benchmarks.unseen.records import FIGURES, read
 from benchmarks.unseen.verdicts import OURS, OWN_PARTS
 
-FIGURES = Path(__file__).with_name("figures")
-"""The folder that `make bench-networks` writes a file of each platform into."""
-FIGURES_WITH_TRANSFORMERS = Path(__file__).with_name("figures_with_transformers")
-"""The same of runs with --transformers, which calibrate with other networks, too."""
 PLATFORMS = {
     "onnxruntime 1.31, fp32": "local-onnxruntime1.31-fp32-1t",
     "LiteRT 2.3, fp32": "local-litert2.3-fp32-1t",

@@ -11,6 +11,10 @@ from typing import Any
 
 from latfarm_predictors.measurement import Measurement
 
+FIGURES = Path(__file__).with_name("figures")
+"""The folder that `make bench-networks` writes a file of each platform into."""
+FIGURES_WITH_TRANSFORMERS = Path(__file__).with_name("figures_with_transformers")
+"""The same of runs with --transformers, which calibrate with other networks, too."""
 FUSION = Path(__file__).parents[1] / "fusion.json"
 """The results of `make bench-fusion`."""
 _SPACES = re.compile(r"\s+")

@@ -16,9 +16,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from statistics import median
 from typing import Any
 
@@ -145,8 +144,11 @@ def look(duration_s: float = LOOK_S, clock: Callable[[], float] = time.perf_coun
 
     before, own_before = psutil.cpu_times(), _own_s()
     began_s = clock()
-    pieces_s = _until(began_s + duration_s / 2, _hashings(clock), clock)
-    products_s = _until(began_s + duration_s, _products(clock), clock)
+    data = bytes(PIECE_BYTES)
+    left = np.full((MATRIX_SIZE, MATRIX_SIZE), 0.5, dtype=np.float32)
+    right, out = left.copy(), left.copy()
+    pieces_s = _times_s(lambda: hashlib.sha256(data).digest(), began_s + duration_s / 2, clock)
+    products_s = _times_s(lambda: np.matmul(left, right, out=out), began_s + duration_s, clock)
     passed_s = max(clock() - began_s, 1e-6)
     after, own_s = psutil.cpu_times(), _own_s() - own_before
     idle = _idle_s(after) - _idle_s(before)
@@ -159,35 +161,23 @@ def look(duration_s: float = LOOK_S, clock: Callable[[], float] = time.perf_coun
         min(busy, float(cores)),
         steal / total if total > 0 else 0.0,
         *_spread(pieces_s),
-        *_shared(products_s),
+        *_shared(_medians(products_s)),
     )
 
 
-def _until(ends_s: float, times_s: Iterator[float], clock: Callable[[], float]) -> list[float]:
-    """The times that pieces of work took, of those that ended before a moment."""
-    return list(takewhile(lambda _: clock() < ends_s, times_s))
+def _times_s(work: Callable[[], object], ends_s: float, clock: Callable[[], float]) -> list[float]:
+    """How long a piece of work took each time, in seconds, until a moment."""
+    found = []
+    while (at_s := clock()) < ends_s:
+        work()
+        found.append(clock() - at_s)
+    return found
 
 
-def _hashings(clock: Callable[[], float]) -> Iterator[float]:
-    """Times of hashing data of one size, in seconds, without end."""
-    data = bytes(PIECE_BYTES)
-    while True:
-        at_s = clock()
-        hashlib.sha256(data).digest()
-        yield clock() - at_s
-
-
-def _products(clock: Callable[[], float]) -> Iterator[float]:
-    """Times of matrix products of one size, in seconds, without end."""
-    left = np.full((MATRIX_SIZE, MATRIX_SIZE), 0.5, dtype=np.float32)
-    right, out = left.copy(), left.copy()
-    while True:
-        times_s = []
-        for _ in range(PRODUCTS_AT_ONCE):
-            at_s = clock()
-            np.matmul(left, right, out=out)
-            times_s.append(clock() - at_s)
-        yield median(times_s)
+def _medians(times_s: Sequence[float]) -> list[float]:
+    """The median of each `PRODUCTS_AT_ONCE` times in a row."""
+    starts = range(0, len(times_s), PRODUCTS_AT_ONCE)
+    return [median(times_s[start : start + PRODUCTS_AT_ONCE]) for start in starts]
 
 
 def _shared(products_s: Sequence[float]) -> tuple[float, float]:
