@@ -184,7 +184,7 @@ fuzz-trust: setup ## what comes from outside, damaged: 100,000 answers of boards
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzzing.trust --write benchmarks/fuzz_trust.json $(BENCH_FLAGS)
 
 ##@ Benchmarks: each writes or prints the figures that the documentation quotes
-.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-transfer bench-graphs bench-nas bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-profile-sums bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
+.PHONY: bench-budget bench-coverage bench-demo bench-energy bench-engines bench-farm bench-fusion bench-gnn bench-gnn-measure bench-gnn-transfer bench-graphs bench-nas bench-networks bench-padding bench-query bench-sampling bench-sampling-fresh bench-hashes bench-speed bench-idle bench-pool bench-predict bench-profile-sums bench-repeatability bench-regressors bench-scheduler bench-confinement bench-slow-core bench-work-stream bench-new-board bench-startup bench-models
 
 bench-budget: setup ## accuracy against all measurements and against board minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.budget.curves $(BENCH_FLAGS)
@@ -213,6 +213,9 @@ bench-fusion: setup ## fused pairs told from times alone, on simulated boards an
 bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
 	@$(if $(BENCH_FLAGS),,$(BIN)/python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json)
+
+bench-gnn-measure: setup ## the networks of bench-gnn on a real platform, an hour each; continues where it stopped; a quiet machine, please
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gnn.measure $(BENCH_FLAGS)
 
 bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
 	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)

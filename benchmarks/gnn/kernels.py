@@ -13,7 +13,9 @@ from latfarm_predictors.gnn.labelled import Labelled
 from latfarm_predictors.gnn.shares import shares_of
 from latfarm_predictors.kernels.fusion_search import find_parts
 from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.kernels.parts import Part
 from latfarm_predictors.kernels.workload import Workload, workload_of, workloads_of
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.predict.baseline_sums import BaselineSums
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -45,11 +47,18 @@ class FittedKernels:
         """A network as the times of its kernels by our predictors, and the call; not corrected."""
         if network.name not in self._sums:
             parts = find_parts(network.graph, self.predictor.rules)
-            table = as_table(workloads_of(network.graph, parts))
-            times_ms = self.predictor.models.predict(table).latency_ms
-            fixed_ms = self.predictor.call_overhead_ms
+            fixed_ms = self.predictor.fixed_ms(boundary_mb(network.graph))
+            times_ms = self._times_ms(network, parts)
             self._sums[network.name] = KernelSum(network.graph, parts, times_ms, fixed_ms)
         return self._sums[network.name]
+
+    def _times_ms(self, network: BenchNetwork, parts: Sequence[Part]) -> Array:
+        """The times of a network's kernels, at their places where these were learned from."""
+        if self.data.places:
+            answer = self.predictor.predict(network.graph)
+            return np.array([kernel.latency_ms for kernel in answer.kernels])
+        table = as_table(workloads_of(network.graph, parts))
+        return self.predictor.models.predict(table).latency_ms
 
     def nn_meter_ms(self, networks: Sequence[BenchNetwork]) -> Array:
         """Sums of nn-Meter's predictors of kernels, shape (n,)."""
@@ -107,5 +116,7 @@ def fitted_kernels(
         data.samples,
         [NetworkSample(n.graph, n.latency_ms) for n in calibration],
         data.call_overhead_ms,
+        data.transfer_ms_per_mb,
+        data.places,
     )
     return FittedKernels(fit_predictor(samples, seed=seed), data)

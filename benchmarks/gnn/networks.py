@@ -55,11 +55,15 @@ class KernelData:
         samples: the kernels; none of them is from a family that judges.
         rules: how the platform fuses ops.
         call_overhead_ms: latency of an empty model.
+        transfer_ms_per_mb: what a megabyte of a network's inputs or outputs takes, in ms.
+        places: the kernels that were seen inside a network, those of one network together.
     """
 
     samples: Sequence[KernelSample]
     rules: FusionRules
     call_overhead_ms: float
+    transfer_ms_per_mb: float = 0.0
+    places: Sequence[Sequence[KernelSample]] = ()
 
 
 @dataclass(frozen=True)

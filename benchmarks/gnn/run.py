@@ -2,6 +2,7 @@
 
     make bench-gnn                                            both simulated boards, and the cells
     make bench-gnn BENCH_FLAGS="--store farm.duckdb -p local-ncnn1.0-fp32-1t --write ncnn.json"
+    make bench-gnn-measure BENCH_FLAGS="-p local-ncnn1.0-fp32-1t"   the networks of such a run
     python -m benchmarks.gnn.run --quick                      everything once, without meaning
 
 The protocol is written down in docs/gnn.md. With --write, each fit is kept in the file as soon as
@@ -28,7 +29,7 @@ from latfarm_predictors.gnn.config import ABLATIONS
 from latfarm_predictors.gnn.learning.fit import EpochReport
 from latfarm_predictors.gnn.shares import leave_one_out
 
-from benchmarks.gnn import cells, simulated, stores, tables
+from benchmarks.gnn import cells, draws, simulated, stores, tables
 from benchmarks.gnn.methods import (
     METHODS,
     QUICK,
@@ -165,11 +166,11 @@ def _facts(source: Source) -> dict[str, Any]:
 
 
 def _sources(options: argparse.Namespace) -> Iterator[Source]:
-    chosen = QUICK_FAMILIES if options.quick else simulated.FAMILIES
+    chosen = QUICK_FAMILIES if options.quick else draws.FAMILIES
     for kind in options.simulate:
         yield simulated.source_of(kind, options.per_family, options.kernels, chosen)
     if options.store is not None:
-        yield stores.source_of(options.store, options.platform)
+        yield stores.source_of(options.store, options.platform, options.campaigns)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -182,6 +183,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--simulate", action="append", help="built-in board; default: branches, overlap and npu")
     add("--store", type=Path, help="store with measured networks")
     add("-p", "--platform", default="", help="platform of the networks in the store")
+    add("--campaigns", default="", help="only campaigns of the store whose names begin with this")
     add("--per-family", type=int, help="networks of each family on a simulated board")
     add("--kernels", type=int, help="measured kernels of a simulated board")
     add("--method", action="append", default=[], help="only this method; repeatable")

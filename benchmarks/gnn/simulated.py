@@ -14,22 +14,16 @@ from typing import Any
 
 from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
-from latfarm_controller.zoo.draws.variants import variant
-from latfarm_predictors.errors import GraphError
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.samples import KernelSample
 
+from benchmarks.gnn.draws import networks_of
 from benchmarks.gnn.networks import BenchNetwork, KernelData, Source
 from benchmarks.platforms import simulated_boards
 
-FAMILIES = (
-    *("resnet18", "vgg11", "efficientnet-b0", "mobilenet-v2", "mobilenet-v3-large", "mnasnet-b1"),
-    *("alexnet", "squeezenet1.0", "googlenet", "nasbench201"),
-)
-"""The ten families of NNLQP's Table 3, by a member of each."""
 PASSES = 2
 """Number of passes over the networks, on different occasions."""
 RUNS = 50
@@ -49,16 +43,9 @@ def source_of(kind: str, per_family: int, kernels: int, families: Sequence[str])
     profile = BoardProfile.from_json(data)
     networks = []
     for family in families:
-        number = kept = 0
-        while kept < per_family:
-            number += 1
-            try:
-                graph = variant(family, number, rule="nn-meter", label=f"{family}-{number}")
-            except GraphError:
-                continue
+        for graph in networks_of(family, per_family):
             passes = tuple(_measured_ms(graph, profile, at) for at in range(PASSES))
             networks.append(BenchNetwork(graph, family, passes))
-            kept += 1
 
     def measured(seen: Sequence[BenchNetwork], seed: int) -> KernelData:
         return _kernels(seen, profile, data, kernels, seed)

@@ -40,7 +40,7 @@ from latfarm_predictors.gnn.shares import shares_of
 from latfarm_predictors.kernels.workload import workload
 from latfarm_predictors.models.published.nn_meter import KernelForest
 
-from benchmarks.gnn import simulated, tables
+from benchmarks.gnn import draws, simulated, tables
 from benchmarks.gnn.methods import COVERAGE, QUICK
 from benchmarks.gnn.networks import BenchNetwork, Source
 from benchmarks.gnn.records import BenchJob, HostWatch, Results, scored
@@ -303,7 +303,7 @@ EXPERIMENTS = {
 def _setup(options: argparse.Namespace) -> Setup:
     quick = options.quick
     boards = ("npu", "branches") if quick else BOARDS
-    families = QUICK_FAMILIES if quick else simulated.FAMILIES
+    families = QUICK_FAMILIES if quick else draws.FAMILIES
     per_family = options.per_family or (8 if quick else PER_FAMILY)
     count = 60 if quick else 2000
     sizes = TaskSizes(8, 4, 5) if quick else TaskSizes()

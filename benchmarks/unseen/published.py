@@ -9,7 +9,7 @@ for each of these seeds. A test holds both pages against these rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,17 @@ PLATFORMS = {
 }
 """Names of platforms in tables, and of their files."""
 SEEDS = {
-    "local-onnxruntime1.31-fp32-1t": (5, 6),
+    "local-onnxruntime1.31-fp32-1t": (5, 6, 7),
     "local-litert2.3-fp32-1t": (3,),
     "local-litert2.3-int8-1t": (1,),
     "local-openvino2026.4-fp32-1t": (3,),
     "local-mnn3.6-fp32-1t": (3,),
-    "local-ncnn20261020-fp32-1t": (4,),
+    "local-ncnn20261020-fp32-1t": (4, 5),
     "vela5.2-ethosu65-256-int8": (1,),
 }
-"""The seeds that are published: all that predictors of one program have judged."""
+"""The seeds that are published: all that were judged since decision 49."""
+_WITH_DECISION_50 = {"local-onnxruntime1.31-fp32-1t": (7,), "local-ncnn20261020-fp32-1t": (5,)}
+"""Those of them that were judged with decision 50 as well."""
 README_HEAD = (
     "| platform, one thread | latfarm | nn-Meter | best baseline | a perfect predictor "
     "| inside its interval | measurements | seeds |",
@@ -56,10 +58,10 @@ INTERVALS_HEAD = (
     "|---|---|---|---|---|---|---|",
 )
 SEEDS_HEAD = (
-    "| one thread | seed | networks | within 10 % | a perfect predictor | inside, as shipped | "
-    "median width | standard error of the mean of four passes (median) | load, median | time "
-    "stolen, at most |",
-    "|---|---|---|---|---|---|---|---|---|---|",
+    "| one thread | seed | decision | networks | within 10 % | a perfect predictor "
+    "| inside, as shipped | median width | standard error of the mean of four passes (median) "
+    "| load, median | time stolen, at most |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -69,10 +71,14 @@ class PublishedFigures:
     Args:
         name: the platform's name in tables.
         seeds: the results of each seed that is published.
+        newest: those of these seeds that were judged with decision 50.
     """
 
-    def __init__(self, name: str, seeds: Mapping[int, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, name: str, seeds: Mapping[int, Mapping[str, Any]], newest: Collection[int] = ()
+    ) -> None:
         self._name = name
+        self._newest = newest
         self._seeds = seeds
         self._judged = pooled_seeds(list(seeds.values()))
 
@@ -122,6 +128,7 @@ class PublishedFigures:
             _row(
                 self._name,
                 str(seed),
+                "50" if seed in self._newest else "49",
                 str(each["networks"]),
                 f"{each['table'][OURS]['within10']} %",
                 f"{each['perfect']['within10']} %",
@@ -188,7 +195,8 @@ def published(folder: Path = FIGURES) -> list[PublishedFigures]:
     found = []
     for name, key in PLATFORMS.items():
         records = read(folder, key)["reported"]["seeds"]
-        found.append(PublishedFigures(name, {seed: records[str(seed)] for seed in SEEDS[key]}))
+        seeds = {seed: records[str(seed)] for seed in SEEDS[key]}
+        found.append(PublishedFigures(name, seeds, _WITH_DECISION_50.get(key, ())))
     return found
 
 

@@ -140,7 +140,7 @@ class ControllerClient:
         return messages.campaign_from_pb(self._call(lambda: self._stub.StartCampaign(request)))
 
     def campaigns(self) -> list[CampaignSummary]:
-        """All campaigns, newest first."""
+        """All campaigns, newest first, without their configurations and outcomes."""
         found = self._call(lambda: self._stub.ListCampaigns(pb.ListCampaignsRequest()))
         return [messages.campaign_from_pb(campaign) for campaign in found.campaigns]
 

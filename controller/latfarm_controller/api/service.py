@@ -227,7 +227,7 @@ class ControllerService(controller_pb2_grpc.ControllerServiceServicer):
 
     @_answers
     async def ListCampaigns(self, _request: pb.ListCampaignsRequest) -> Any:
-        """All campaigns, newest first."""
+        """All campaigns, newest first, without their configurations and outcomes."""
         records = await self._controller.campaigns.all()
         return pb.ListCampaignsResponse(campaigns=map(messages.campaign_to_pb, records))
 

@@ -113,7 +113,9 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
             "them all"
         )
     if not chain and path is None:
-        others = sorted({c.platform for c in store.campaigns()} | set(bundles.newest(bundles_dir)))
+        others = sorted(
+            {c.platform for c in store.campaigns(brief=True)} | set(bundles.newest(bundles_dir))
+        )
         raise UsageError(
             f"nothing is known about platform {platform!r}; known platforms: "
             f"{', '.join(others) or 'none yet'}{hint(platform, others)}; latfarm platforms lists "

@@ -58,7 +58,7 @@ class ResultDetails:
             measurements: in the order in which the store gives them.
             campaign_id: the campaign that all of them are of; empty: any.
         """
-        names = {record.campaign_id: record.name for record in self._store.campaigns()}
+        names = {record.campaign_id: record.name for record in self._store.campaigns(brief=True)}
         origins: dict[str, list[str]] = {}
         if not campaign_id:
             asked = list({m.request_id for m in measurements})

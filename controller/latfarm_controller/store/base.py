@@ -214,8 +214,13 @@ class Store(Protocol):
         """The campaign with that id, else the newest campaign of that name, else None."""
         ...
 
-    def campaigns(self) -> list[CampaignRecord]:
-        """All campaigns, the newest first."""
+    def campaigns(self, *, brief: bool = False) -> list[CampaignRecord]:
+        """All campaigns, the newest first.
+
+        Args:
+            brief: leave configurations and outcomes empty. Those of a single campaign may hold
+                megabytes of graphs, which nobody needs who looks for a name or a state.
+        """
         ...
 
     def add_board_event(self, event: BoardEvent) -> None:

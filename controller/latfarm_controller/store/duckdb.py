@@ -225,11 +225,11 @@ class DuckDBStore:
         )
         return self._read(rows.campaign_from_row, found[0]) if found else None
 
-    def campaigns(self) -> list[CampaignRecord]:
-        """All campaigns, the newest first."""
+    def campaigns(self, *, brief: bool = False) -> list[CampaignRecord]:
+        """All campaigns, the newest first; `brief`: without configurations and outcomes."""
+        columns = rows.CAMPAIGN_COLUMNS_BRIEFLY if brief else rows.CAMPAIGN_COLUMNS
         found = self._file.all(
-            f"SELECT {', '.join(rows.CAMPAIGN_COLUMNS)} FROM campaigns "
-            "ORDER BY started_at_s DESC, seq DESC"
+            f"SELECT {', '.join(columns)} FROM campaigns ORDER BY started_at_s DESC, seq DESC"
         )
         return [self._read(rows.campaign_from_row, row) for row in found]
 

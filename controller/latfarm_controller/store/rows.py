@@ -91,6 +91,12 @@ CAMPAIGN_COLUMNS = (
     "waiting_for",
     "unattended",
 )
+CAMPAIGN_JSON_COLUMNS = frozenset({"config", "outcome"})
+"""Those of them that are JSON texts, of any size."""
+CAMPAIGN_COLUMNS_BRIEFLY = tuple(
+    f"'{{}}' AS {name}" if name in CAMPAIGN_JSON_COLUMNS else name for name in CAMPAIGN_COLUMNS
+)
+"""What is selected in the place of CAMPAIGN_COLUMNS where nobody reads these texts."""
 FOUND_RESULT_COLUMNS = (
     *("request_id", "board_id", "platform", "fingerprint"),
     *("received_at_s", "payload"),
@@ -200,7 +206,7 @@ def campaign_row(record: CampaignRecord) -> list[Any]:
     """The values of a campaign's record for the columns CAMPAIGN_COLUMNS."""
     return [
         dumps(dict(getattr(record, name)))
-        if name in {"config", "outcome"}
+        if name in CAMPAIGN_JSON_COLUMNS
         else getattr(record, name)
         for name in CAMPAIGN_COLUMNS
     ]

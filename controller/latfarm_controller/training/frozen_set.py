@@ -255,7 +255,7 @@ def _networks_of_training(store: Store, platform: str) -> set[str]:
     """The hashes of the networks of all campaigns of a platform that train bundles."""
     graphs = {
         m.graph_hash
-        for record in store.campaigns()
+        for record in store.campaigns(brief=True)
         if record.kind in TRAINED and record.platform == platform
         for purpose in (networks.PURPOSE, profiled_draw.PURPOSE)
         for m in store.measurements(campaign_id=record.campaign_id, purpose=purpose)

@@ -123,7 +123,7 @@ def family_of_campaign(store: Store, platform: str, campaign_id: str) -> tuple[s
     """
     root = bases(store, campaign_id)[-1]
     found: list[str] = []
-    for record in store.campaigns():
+    for record in store.campaigns(brief=True):
         added = record.kind == CoverCampaign.kind and record.platform == platform
         if added and record.state == "done" and _adds_to(store, record.campaign_id, root):
             found.append(record.campaign_id)

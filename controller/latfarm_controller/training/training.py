@@ -23,6 +23,7 @@ from latfarm_controller.training.frozen_set import frozen_set
 from latfarm_controller.training.gather import RowChoice, bases, family_of_campaign
 from latfarm_controller.training.insight_trial import gather_ways, told_basis
 from latfarm_controller.training.new_bundle import numbered, unnumbered_bundle
+from latfarm_controller.training.training_set import warn_of
 
 if TYPE_CHECKING:
     from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -96,6 +97,7 @@ def read_inputs(
     frozen = None if bundles_dir is None else frozen_set(store, bundles_dir, platform)
     barred = frozenset() if frozen is None else frozen.hashes
     ways = gather_ways(store, platform, campaign_id, RowChoice(chain, barred), kept)
+    warn_of(ways.tried[ways.own])
     theirs = foreign_beside(store, ways.tried[ways.own], foreign, barred)
     return TrainingInputs(
         platform,

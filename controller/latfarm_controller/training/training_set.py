@@ -171,7 +171,6 @@ def collect(
     places = _places(record, found, rules, costs, profiles=profiles) if chosen.inside else []
     kernels = _best_of(alone, padded) + [sample for network in places for sample in network]
     pooled = (networks.pooled_network(graph, answers) for graph, answers in found.networks)
-    _warn(platform, found)
     return TrainingSet(
         platform,
         record.campaign_id,
@@ -196,16 +195,16 @@ def collect(
     )
 
 
-def _warn(platform: str, found: CampaignMeasurements) -> None:
-    """Log what a person should know about the measurements of a campaign."""
-    if found.left_out.get("fingerprint"):
+def warn_of(data: TrainingSet) -> None:
+    """Log what a person should know about the measurements that a predictor learns from."""
+    if data.left_out.get("fingerprint"):
         _log.warning(
             "%s: %d measurements were taken under another fingerprint and are left out",
-            platform,
-            found.left_out["fingerprint"],
+            data.platform,
+            data.left_out["fingerprint"],
         )
-    if found.host_noise.hopeless:
-        _log.warning("%s: %s", platform, found.host_noise.sentence)
+    if data.host_noise.hopeless:
+        _log.warning("%s: %s", data.platform, data.host_noise.sentence)
 
 
 def _uses_pads(chosen: Basis, record: CampaignRecord) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -48,14 +49,21 @@ class SummedNetworks:
     latency_ms: Array
     families: Sequence[str]
 
+    @cached_property
+    def features(self) -> Array:
+        """What `sum_features` tells of them, shape (n, 11)."""
+        return sum_features(self.sums)
+
     def take(self, rows: Sequence[int]) -> SummedNetworks:
-        """Some of the networks."""
-        return SummedNetworks(
+        """Some of the networks, whose features are not computed again."""
+        taken = SummedNetworks(
             [self.sums[row] for row in rows],
             [self.figures[row] for row in rows],
             self.latency_ms[list(rows)],
             [self.families[row] for row in rows],
         )
+        taken.__dict__["features"] = self.features[list(rows)]
+        return taken
 
 
 class SumCorrector:
@@ -84,10 +92,10 @@ class SumCorrector:
         Raises:
             NotEnoughDataError: there are too few networks.
         """
-        features, base = sum_features(networks.sums), _sums(networks.sums)
+        base = _sums(networks.sums)
         processes = [NetworkGP(trend=columns, seed=seed) for columns in TRENDS]
         for each in processes:
-            each.fit(features, networks.latency_ms, base, networks.families)
+            each.fit(networks.features, networks.latency_ms, base, networks.families)
         return SumCorrector(min(processes, key=lambda each: each.left_out_error), scores)
 
     @property

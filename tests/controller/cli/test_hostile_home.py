@@ -186,7 +186,7 @@ def test_bad_json_in_a_row_of_the_store_is_one_line(
     store.close()
     table = "board_events" if column == "details" else "campaigns"
     damage(home, f"UPDATE {table} SET {column} = '{value}'")
-    command = ("boards", "events") if column == "details" else ("campaign", "list")
+    command = ("boards", "events") if column == "details" else ("campaign", "show", "c1")
     line = refused(*command)
     assert f"{home / 'store.duckdb'}: a row is damaged" in line
     assert "move it away" in line

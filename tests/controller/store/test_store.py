@@ -316,6 +316,17 @@ def test_campaigns_are_found_by_id_then_by_newest_name(store: DuckDBStore) -> No
     assert store.campaigns() == [new, old, odd]
 
 
+def test_a_list_of_campaigns_can_leave_their_graphs_where_they_are(store: DuckDBStore) -> None:
+    old = CampaignRecord("1", "a", "networks", "p", {"graphs": [{}]}, "done", started_at_s=1.0)
+    new = replace(old, campaign_id="2", outcome={"networks": [1]}, started_at_s=2.0)
+    for record in (old, new):
+        store.put_campaign(record)
+    assert store.campaigns(brief=True) == [
+        replace(record, config={}, outcome={}) for record in (new, old)
+    ]
+    assert store.campaigns() == [new, old]
+
+
 def test_a_campaign_record_is_replaced_as_it_runs(store: DuckDBStore) -> None:
     record = CampaignRecord("1", "n", "kernels", "p", started_at_s=1.0)
     for done in range(60):

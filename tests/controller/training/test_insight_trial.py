@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -27,6 +27,7 @@ from latfarm_controller.training.insight_trial import (
     told_basis,
     try_insights,
 )
+from latfarm_controller.training.training import read_inputs
 from latfarm_controller.training.training_set import Basis
 from latfarm_controller.zoo.draws.prior import KernelPrior
 from latfarm_predictors.graph.graph import Graph
@@ -213,6 +214,25 @@ def test_what_adds_to_a_bundle_keeps_its_basis(
     assert (trial.chosen, trial.reason) == (kept, "as the bundle that it adds to")
     assert not data.places
     assert {sample.insight for sample in data.kernels} == {"single"}
+
+
+def test_the_noise_of_a_host_is_told_once_however_many_ways_are_tried(
+    store: Store,
+    drawn: tuple[list[Kernel], list[Graph], list[Graph]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    board = TrialBoard("single", true_layers, moves=True)
+    tried(store, board, drawn)
+    again = [
+        (replace(m, request_id=f"{m.request_id}-again", latency_ms=1.5 * (m.latency_ms or 0.0)), g)
+        for m, g in board.answers
+        if m.purpose == kernel_stage.PURPOSE
+    ]
+    store.add_measurements("c1", again)
+    assert not caplog.text
+    inputs = read_inputs(store, PLATFORM, "c1")
+    assert len(inputs.ways.tried) > 1
+    assert caplog.text.count("nothing that is unstable here can be trusted") == 1
 
 
 def test_another_way_must_be_clearly_better() -> None:

@@ -48,6 +48,7 @@ def test_listings_parse(shell: Any, characterized: Any, farm: Any) -> None:
     assert platform["available"] is True
     (listed,) = shell.run("campaign", "list", "--json").json
     assert (listed["kind"], listed["state"]) == ("characterize", "done")
+    assert not {"config", "outcome"} & listed.keys()  # they may be large, `show` tells them
     shown = shell.run("campaign", "show", listed["campaign_id"], "--json").json
     assert shown["outcome"]["rules"] == characterized.ended.json["rules"]
     assert shown["measurements"] > 0

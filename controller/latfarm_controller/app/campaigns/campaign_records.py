@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from latfarm_controller.app.campaigns import campaign_names
 from latfarm_controller.errors import UsageError
@@ -45,9 +46,13 @@ class CampaignRecords:
         task.add_done_callback(self._tellers.discard)
 
     async def all(self) -> list[CampaignRecord]:
-        """All campaigns, newest first, without those that only answer one question."""
-        stored = await asyncio.to_thread(self._store.campaigns)
-        found = {record.campaign_id: record for record in stored} | self._now
+        """All campaigns, newest first, without those that only answer one question.
+
+        Their configurations and outcomes are left empty; `get` gives them.
+        """
+        stored = await asyncio.to_thread(self._store.campaigns, brief=True)
+        now = {name: replace(known, config={}, outcome={}) for name, known in self._now.items()}
+        found = {record.campaign_id: record for record in stored} | now
         shown = [record for record in found.values() if campaign_names.is_listed(record)]
         return sorted(shown, key=lambda record: record.started_at_s, reverse=True)
 

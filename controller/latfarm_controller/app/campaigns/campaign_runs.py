@@ -84,7 +84,10 @@ class CampaignRuns:
         self._ends: dict[str, str] = {}  # the states that people asked for
         self._platforms: dict[str, tuple[str, ...]] = {}  # of the campaigns that are not finished
         self._closing = False
-        for record in store.campaigns():
+        for known in store.campaigns(brief=True):
+            if known.state not in campaign_names.UNFINISHED:
+                continue
+            record = store.get_campaign(known.campaign_id) or known
             # The process that ran it is gone, because this one holds the lock.
             if record.state in (RUNNING, WAITING):
                 why = record.error or record.waiting_for
@@ -104,7 +107,8 @@ class CampaignRuns:
         """
         self._unattended = True
         left = [r for r in await self.all() if r.state == INTERRUPTED and r.unattended]
-        return [self._launch(record).name for record in reversed(left)]
+        records = [await self.get(record.campaign_id) for record in reversed(left)]
+        return [self._launch(record).name for record in records]
 
     async def start(
         self, kind: str, platform: str, config: Mapping[str, Any], name: str, user: str = ""
@@ -144,7 +148,7 @@ class CampaignRuns:
         return self._launch(record, resumed=False)
 
     async def all(self) -> list[CampaignRecord]:
-        """All campaigns, newest first, without those that only answer one question."""
+        """All campaigns as `CampaignRecords.all` tells them, newest first."""
         return await self._records.all()
 
     async def get(self, name: str) -> CampaignRecord:

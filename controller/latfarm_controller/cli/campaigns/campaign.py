@@ -185,6 +185,8 @@ def _check(
 def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> None:
     """List the campaigns, newest first.
 
+    What a campaign was made from and what it found is told by `latfarm campaign show`.
+
     \b
     Examples:
       latfarm campaign list
@@ -195,7 +197,9 @@ def list_campaigns(wait_s: inputs.Wait = 0.0, as_json: inputs.Json = False) -> N
     with controller(wait_s) as client:
         found = client.campaigns()
     if as_json:
-        output.json_text([_as_dict(campaign) for campaign in found])
+        large = {"config", "outcome"}
+        told = [_as_dict(campaign) for campaign in found]
+        output.json_text([{k: v for k, v in each.items() if k not in large} for each in told])
         return
     output.table(
         "",

@@ -126,16 +126,19 @@ def newest_campaign(store: Store, platform: str, name: str = "") -> CampaignReco
         return found if found is not None and found.platform == platform else None
     known = [
         c
-        for c in store.campaigns()
+        for c in store.campaigns(brief=True)
         if c.kind == "characterize" and c.platform == platform and c.state != "removed"
     ]
-    return next((c for c in known if c.state == "done"), known[0] if known else None)
+    chosen = next((c for c in known if c.state == "done"), known[0] if known else None)
+    return None if chosen is None else store.get_campaign(chosen.campaign_id)
 
 
 def newest_fusion_run(store: Store, platform: str) -> CampaignRecord | None:
     """The newest finished campaign of `latfarm fusion` on a platform; None if there is none."""
-    runs = (c for c in store.campaigns() if c.kind == "fusion" and c.platform == platform)
-    return next((run for run in runs if run.state == "done"), None)
+    for run in store.campaigns(brief=True):
+        if (run.kind, run.platform, run.state) == ("fusion", platform, "done"):
+            return store.get_campaign(run.campaign_id)
+    return None
 
 
 def by_purpose(store: Store, campaign_id: str) -> dict[str, list[Measurement]]:
