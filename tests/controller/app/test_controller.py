@@ -173,7 +173,10 @@ def test_the_same_campaign_started_at_once_runs_once(lab: Any) -> None:
             assert ended[0].measurements == 4
             done = await controller.campaigns.start("networks", "toy", networks(lab, 4), "twin")
             assert done.state == "done"
-            assert len(await controller.campaigns.all()) == 1
+            (listed,) = await controller.campaigns.all()
+            assert (listed.config, listed.outcome) == ({}, {})  # of any size, and `get` tells them
+            assert done.config["graphs"]
+            assert done.outcome
 
     asyncio.run(main())
     assert len(measured(lab)) == 4
