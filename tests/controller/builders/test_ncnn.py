@@ -166,7 +166,8 @@ def test_every_op_agrees_with_onnxruntime(small_graph: Graph, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", MORE)
 def test_more_ops_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
-    agrees(small(name, MORE[name]), tmp_path)
+    # The mean of all is a thousandth of what is added, so the order of additions is seen in it.
+    agrees(small(name, MORE[name]), tmp_path, 1e-4 if name == "mean-of-all" else 1e-5)
 
 
 _SAMPLED = [name for name, family in zoo.families().items() if family.sampled]
