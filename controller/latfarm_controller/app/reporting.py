@@ -113,9 +113,7 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
             "them all"
         )
     if not chain and path is None:
-        others = sorted(
-            {c.platform for c in store.campaigns(brief=True)} | set(bundles.newest(bundles_dir))
-        )
+        others = _known_platforms(store, bundles_dir)
         raise UsageError(
             f"nothing is known about platform {platform!r}; known platforms: "
             f"{', '.join(others) or 'none yet'}{hint(platform, others)}; latfarm platforms lists "
@@ -155,6 +153,12 @@ def record(store: Store, bundles_dir: Path, platform: str, campaign: str = "") -
         left_out=data.left_out if data else {},
         told=told,
     )
+
+
+def _known_platforms(store: Store, bundles_dir: Path) -> list[str]:
+    """The platforms that have a campaign or a bundle, in alphabetical order."""
+    measured = {campaign.platform for campaign in store.campaigns(brief=True)}
+    return sorted(measured | set(bundles.newest(bundles_dir)))
 
 
 def _chain(store: Store, platform: str, campaign: str, made_from: str) -> list[CampaignRecord]:
