@@ -23,15 +23,13 @@ from latfarm_controller.campaigns.profiles.fusion_in_networks import (
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import (
     accounts_for,
-    clock_cost_ms,
-    in_context,
+    places_of,
 )
 from latfarm_controller.campaigns.slow_core import felt
 from latfarm_controller.store.base import ANSWERING, FOREIGN, Store
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_controller.training.training_set import TrainingSet, collect
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.slow_core import SlowCore
 
@@ -154,13 +152,6 @@ class _Profiled:
         runs = [self.runs[each.name] for each in seen if each.name in self.runs]
         rules = put_right(self.told.rules, seen_in_networks(runs), wholes_in_networks(runs))
         call_ms, transfer = self.told.call_overhead_ms, self.told.transfer_ms_per_mb
-        moved_ms = [transfer * boundary_mb(graph) for graph, _ in runs]
-        each_ms = clock_cost_ms(
-            zip([measurement for _, measurement in runs], moved_ms, strict=True), call_ms
-        )
-        places = [
-            in_context(graph, rules, measurement, move_ms, call_ms, each_ms)
-            for (graph, measurement), move_ms in zip(runs, moved_ms, strict=True)
-        ]
+        places = places_of(runs, rules, call_ms, transfer)
         samples = [sample for network in places for sample in network]
         return KernelData(samples, rules, call_ms, transfer, places)

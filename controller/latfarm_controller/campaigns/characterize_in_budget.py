@@ -46,7 +46,7 @@ from latfarm_controller.campaigns.profiles.context import SETTINGS as CONTEXT_SE
 from latfarm_controller.campaigns.profiles.context import ContextCampaign
 from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_networks
 from latfarm_controller.campaigns.profiles.insight import choose
-from latfarm_controller.campaigns.profiles.profiled_networks import clock_cost_ms, in_context
+from latfarm_controller.campaigns.profiles.profiled_networks import places_of
 from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.zoo.draws.judged_mix import JUDGED
 
@@ -163,11 +163,10 @@ class CharacterizeInBudget(CharacterizeCampaign):
         rules, call_ms = self._used_rules(), self.fusion.call_overhead_ms
         held_out = read_graphs(self.kind, "held_out", self._options.held_out)
         barred = Excluded.of(held_out, rules, self._options.exclude_kernels)
-        each_ms = clock_cost_ms([(found, 0.0) for _, found in self.context.profiled], call_ms)
         return [
             sample
-            for graph, measurement in self.context.profiled
-            for sample in in_context(graph, rules, measurement, call_ms=call_ms, clock_ms=each_ms)
+            for network in places_of(self.context.profiled, rules, call_ms)
+            for sample in network
             if sample.latency_ms > 0 and sample.kernel not in barred
         ]
 

@@ -17,7 +17,6 @@ from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement
 from latfarm_predictors.samples import KernelSample, NetworkSample, mad_of
 from latfarm_predictors.slow_core import SlowCore
@@ -48,8 +47,7 @@ from latfarm_controller.campaigns.profiles.insight import (
 )
 from latfarm_controller.campaigns.profiles.profiled_networks import (
     accounts_for,
-    clock_cost_ms,
-    in_context,
+    places_of,
 )
 from latfarm_controller.campaigns.sampling.base import Excluded
 from latfarm_controller.errors import UsageError
@@ -380,12 +378,8 @@ def _places(
     ]
     held_out = [Graph.from_json(data) for data in record.config.get("held_out", ())]
     barred = Excluded.of(held_out, rules, record.config.get("exclude_kernels", ()))
-    call_ms, transfer = costs
     told.sort(key=lambda run: run[1].request_id)
-    transfers_ms = [transfer * boundary_mb(graph) for graph, _ in told]
-    each_ms = clock_cost_ms(zip([m for _, m in told], transfers_ms, strict=True), call_ms)
-    groups: list[list[KernelSample]] = []
-    for (graph, measurement), moved_ms in zip(told, transfers_ms, strict=True):
-        inside = in_context(graph, rules, measurement, moved_ms, call_ms, each_ms)
-        groups.append([sample for sample in inside if sample.kernel not in barred])
-    return groups
+    return [
+        [sample for sample in inside if sample.kernel not in barred]
+        for inside in places_of(told, rules, *costs)
+    ]

@@ -17,6 +17,7 @@ from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.learned.network_figures import boundary_mb
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.slow_core import corrected_layers
@@ -155,6 +156,31 @@ def _without_profiler(
             for layer in layers
         ]
     return layers, inside_ms / sum(layer.latency_ms for layer in layers)
+
+
+def places_of(
+    profiled: Sequence[tuple[Graph, Measurement]],
+    rules: FusionRules,
+    call_ms: float = 0.0,
+    transfer_ms_per_mb: float = 0.0,
+) -> list[list[KernelSample]]:
+    """The kernels of each profiled network of a platform, see `in_context`.
+
+    What the profiler takes for each layer is told by all these networks together.
+
+    Args:
+        profiled: the networks with a good measurement of each, whose layers its profile shows.
+        rules: the fusion rules that cut them into kernels.
+        call_ms: what a call takes, the latency of an empty model.
+        transfer_ms_per_mb: milliseconds that a megabyte of a network's inputs or outputs takes.
+    """
+    transfers_ms = [transfer_ms_per_mb * boundary_mb(graph) for graph, _ in profiled]
+    measured = [measurement for _, measurement in profiled]
+    each_ms = clock_cost_ms(zip(measured, transfers_ms, strict=True), call_ms)
+    return [
+        in_context(graph, rules, measurement, moved_ms, call_ms, each_ms)
+        for (graph, measurement), moved_ms in zip(profiled, transfers_ms, strict=True)
+    ]
 
 
 def in_context(
