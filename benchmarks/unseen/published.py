@@ -3,21 +3,22 @@
     python -m benchmarks.unseen.published
 
 prints them. Each row holds the figures of the seeds in `SEEDS`, pooled; one more table has a row
-for each of these seeds. A test holds both pages against these rows.
+for each of these seeds, and another one for each seed with transformers. A test holds both pages
+against these rows.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from latfarm_predictors.judging import binomial_interval
 
 from benchmarks.unseen.pooled_seeds import pooled_seeds
-from benchmarks.unseen.records import FIGURES, read
-from benchmarks.unseen.verdicts import OURS, OWN_PARTS
+from benchmarks.unseen.records import FIGURES, FIGURES_WITH_TRANSFORMERS, read
+from benchmarks.unseen.verdicts import CONVOLUTIONAL, OURS, OWN_PARTS, TRANSFORMERS
 
 PLATFORMS = {
     "onnxruntime 1.31, fp32": "local-onnxruntime1.31-fp32-1t",
@@ -39,8 +40,10 @@ SEEDS = {
     "vela5.2-ethosu65-256-int8": (1,),
 }
 """The seeds that are published: all that were judged since decision 49."""
-_WITH_DECISION_50 = {"local-onnxruntime1.31-fp32-1t": (7,), "local-ncnn20261020-fp32-1t": (5,)}
-"""Those of them that were judged with decision 50 as well."""
+TRANSFORMER_SEEDS = {
+    "local-onnxruntime1.31-fp32-1t": (9,),
+}
+"""The seeds that are published with transformers and hybrids among the judged networks."""
 README_HEAD = (
     "| platform, one thread | latfarm | nn-Meter | best baseline | a perfect predictor "
     "| inside its interval | measurements | seeds |",
@@ -64,6 +67,13 @@ SEEDS_HEAD = (
     "|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
+TRANSFORMERS_HEAD = (
+    "| within 10 %, one thread | seed | decision | transformers and hybrids | 95 % interval "
+    "| a perfect predictor | best baseline | convolutional networks | a perfect predictor "
+    "| inside, of all | median width | standard error of the mean of four passes (median) |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+)
+
 
 class PublishedFigures:
     """What tables say of one platform.
@@ -71,14 +81,10 @@ class PublishedFigures:
     Args:
         name: the platform's name in tables.
         seeds: the results of each seed that is published.
-        newest: those of these seeds that were judged with decision 50.
     """
 
-    def __init__(
-        self, name: str, seeds: Mapping[int, Mapping[str, Any]], newest: Collection[int] = ()
-    ) -> None:
+    def __init__(self, name: str, seeds: Mapping[int, Mapping[str, Any]]) -> None:
         self._name = name
-        self._newest = newest
         self._seeds = seeds
         self._judged = pooled_seeds(list(seeds.values()))
 
@@ -128,7 +134,7 @@ class PublishedFigures:
             _row(
                 self._name,
                 str(seed),
-                "50" if seed in self._newest else "49",
+                str(each["decision"]),
                 str(each["networks"]),
                 f"{each['table'][OURS]['within10']} %",
                 f"{each['perfect']['within10']} %",
@@ -147,14 +153,7 @@ class PublishedFigures:
         return f"{self._judged['perfect'][f'within{tolerance}']} %"
 
     def _best(self) -> tuple[str, str]:
-        """The baseline with the largest share within 10 %, and that share."""
-        others = {
-            name: row["within10"]
-            for name, row in self._judged["table"].items()
-            if name != OURS and name not in OWN_PARTS
-        }
-        best = max(others, key=others.__getitem__)
-        return best, f"{others[best]} %"
+        return _best_baseline(self._judged["table"])
 
     def _lead(self, method: str) -> str:
         lead = self._judged["leads"][method]
@@ -169,6 +168,38 @@ class PublishedFigures:
 
     def _numbers(self) -> str:
         return ", ".join(map(str, self._seeds))
+
+
+def transformer_row(name: str, seed: int, record: Mapping[str, Any]) -> str:
+    """The row of one seed with transformers and hybrids among the judged networks."""
+    theirs, others = (record["by_class"][each] for each in (TRANSFORMERS, CONVOLUTIONAL))
+    low, high = theirs["table"][OURS]["within10_interval"]
+    best, share = _best_baseline(theirs["table"])
+    return _row(
+        name,
+        str(seed),
+        str(record["decision"]),
+        f"{theirs['table'][OURS]['within10']} % of {theirs['networks']}",
+        f"{low:.0f} to {high:.0f} %",
+        f"{theirs['perfect']['within10']} %",
+        f"{share} ({best})",
+        f"{others['table'][OURS]['within10']} % of {others['networks']}",
+        f"{others['perfect']['within10']} %",
+        f"{record['shipped']['percent']} %",
+        f"{record['shipped']['median_width_percent']} %",
+        f"{record['standard_error_percent']} %",
+    )
+
+
+def _best_baseline(table: Mapping[str, Mapping[str, float]]) -> tuple[str, str]:
+    """The baseline with the largest share within 10 %, and that share."""
+    others = {
+        name: row["within10"]
+        for name, row in table.items()
+        if name != OURS and name not in OWN_PARTS
+    }
+    best = max(others, key=others.__getitem__)
+    return best, f"{others[best]} %"
 
 
 def _span(values: list[int], unit: str = "") -> str:
@@ -196,8 +227,17 @@ def published(folder: Path = FIGURES) -> list[PublishedFigures]:
     for name, key in PLATFORMS.items():
         records = read(folder, key)["reported"]["seeds"]
         seeds = {seed: records[str(seed)] for seed in SEEDS[key]}
-        found.append(PublishedFigures(name, seeds, _WITH_DECISION_50.get(key, ())))
+        found.append(PublishedFigures(name, seeds))
     return found
+
+
+def published_transformers(folder: Path = FIGURES_WITH_TRANSFORMERS) -> list[str]:
+    """The rows of each platform that was judged with transformers, in the order of `PLATFORMS`."""
+    return [
+        transformer_row(name, seed, read(folder, key)["reported"]["seeds"][str(seed)])
+        for name, key in PLATFORMS.items()
+        for seed in TRANSFORMER_SEEDS.get(key, ())
+    ]
 
 
 def main() -> int:
@@ -206,6 +246,7 @@ def main() -> int:
     print("\nResults:", *ACCURACY_HEAD, *(each.accuracy_row() for each in platforms), sep="\n")
     print("", *INTERVALS_HEAD, *(each.intervals_row() for each in platforms), sep="\n")
     print("", *SEEDS_HEAD, *(row for each in platforms for row in each.seed_rows()), sep="\n")
+    print("", *TRANSFORMERS_HEAD, *published_transformers(), sep="\n")
     return 0
 
 

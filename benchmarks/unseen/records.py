@@ -15,6 +15,8 @@ FIGURES = Path(__file__).with_name("figures")
 """The folder that `make bench-networks` writes a file of each platform into."""
 FIGURES_WITH_TRANSFORMERS = Path(__file__).with_name("figures_with_transformers")
 """The same of runs with --transformers, which calibrate with other networks, too."""
+DECISIONS = Path(__file__).parents[2] / "docs" / "adr"
+"""The folder of decision records, whose newest one tells which program made a figure."""
 FUSION = Path(__file__).parents[1] / "fusion.json"
 """The results of `make bench-fusion`."""
 _SPACES = re.compile(r"\s+")
@@ -35,6 +37,11 @@ def write(folder: Path, platform: str, results: Mapping[str, Any]) -> None:
     text = json.dumps(results, indent=1)
     flat = _FLAT.sub(lambda m: f"[{_SPACES.sub(' ', m[1])}]", text)
     _file(folder, platform).write_text(f"{flat}\n")
+
+
+def newest_decision(folder: Path = DECISIONS) -> int:
+    """The number of the newest decision record, which tells which program made a figure."""
+    return max(int(file.name.partition("-")[0]) for file in folder.glob("[0-9]*-*.md"))
 
 
 def _file(folder: Path, platform: str) -> Path:

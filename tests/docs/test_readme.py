@@ -17,7 +17,9 @@ from benchmarks.unseen.published import (
     INTERVALS_HEAD,
     README_HEAD,
     SEEDS_HEAD,
+    TRANSFORMERS_HEAD,
     published,
+    published_transformers,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +98,7 @@ def test_the_tables_of_networks_are_those_of_their_file() -> None:
     assert "\n".join(ACCURACY_HEAD) in RESULTS
     assert "\n".join(INTERVALS_HEAD) in RESULTS
     assert "\n".join(SEEDS_HEAD) in RESULTS
+    assert "\n".join([*TRANSFORMERS_HEAD, *published_transformers()]) in RESULTS
 
 
 def test_the_tables_of_exports_and_of_start_ups_are_those_of_their_files() -> None:
