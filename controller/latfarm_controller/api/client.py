@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from latfarm_predictors.graph.graph import Graph
@@ -13,13 +13,15 @@ from latfarm_protos.v1 import controller_pb2 as pb
 from latfarm_protos.v1 import controller_pb2_grpc
 
 from latfarm_controller import json_fields
-from latfarm_controller.api import estimate_stream, messages, query_messages
+from latfarm_controller.api import messages, query_messages
 from latfarm_controller.api.error_codes import error_of
-from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 from latfarm_controller.app.question import Found, GraphNeeded, Question
 from latfarm_controller.app.summaries import BoardSummary, CampaignSummary, PlatformSummary
 from latfarm_controller.errors import ControllerError, NoSuchCallError, UsageError
 from latfarm_controller.store.base import BoardEvent
+
+if TYPE_CHECKING:
+    from latfarm_controller.app.estimating import AskedEstimate, EstimateEnd
 
 BATCH_BYTES = 16 << 20
 """Most bytes of networks in one call, a quarter of what a message may have."""
@@ -260,6 +262,8 @@ class ControllerClient:
         Raises:
             NoSuchCallError: the controller is an older one.
         """
+        from latfarm_controller.api import estimate_stream  # loads numpy, which few commands need
+
         try:
             yield from estimate_stream.ask(self._stub.EstimateMany, asked)
         except grpc.RpcError as error:

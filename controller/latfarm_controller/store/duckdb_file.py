@@ -34,6 +34,9 @@ DUCKDB_CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "threads": "1",  # a board on this host may be measuring
     "memory_limit": "640MiB",  # of DuckDB's own pages; what needs more is moved to the disk
 }
+MOST_PARSED = 64
+"""The largest number of queries that are kept parsed: a quarter of a short query's time is parsing.
+Those with a list of places for values have many texts, so that not all can be kept."""
 # The tables whose rows are numbered by `seq`, in the order of writing.
 _NUMBERED = (
     *("measurements", "campaigns", "board_events", "found_results"),
@@ -67,6 +70,7 @@ class DuckDBFile:
         self._mark = CommitMark(path)
         self._commits = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._parsed: dict[str, duckdb.Statement] = {}
         self.lock.acquire(lock_timeout_ms, on_wait)
         try:
             with self._errors("open"):
@@ -119,7 +123,7 @@ class DuckDBFile:
     ) -> list[tuple[Any, ...]]:
         """All rows that a query returns."""
         with self.read("read") as cursor:
-            return cursor.execute(query, parameters).fetchall()
+            return cursor.execute(self._statement(cursor, query), parameters).fetchall()
 
     @contextmanager
     def read(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -198,6 +202,15 @@ class DuckDBFile:
                 values = [time.time(), missing, story]
                 cursor.execute("INSERT INTO losses VALUES (?, ?, ?)", values)
         self._mark.write(self._commits)
+
+    def _statement(self, cursor: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
+        """A query, parsed; one that was asked for before is not parsed again."""
+        found = self._parsed.get(query)
+        if found is None:
+            (found,) = cursor.extract_statements(query)
+            if len(self._parsed) < MOST_PARSED:
+                self._parsed[query] = found
+        return found
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         connection = self._connection
