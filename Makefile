@@ -211,14 +211,14 @@ bench-fusion: setup ## fused pairs told from times alone, on simulated boards an
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fusion $(or $(BENCH_FLAGS),--write)
 
 bench-gnn: setup-gnn ## NNLP and others with a family left out, and on NNLQP's inferred cells; continues where it stopped
-	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/gnn.json)
-	@$(if $(BENCH_FLAGS),,$(BIN)/python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json)
+	@$(BIN)/python -m benchmarks.gnn.run $(or $(BENCH_FLAGS),--write benchmarks/gnn/figures)
+	@$(if $(BENCH_FLAGS),,$(BIN)/python -m benchmarks.gnn.transfer --write benchmarks/gnn/figures_of_transfer)
 
 bench-gnn-measure: setup ## the networks of bench-gnn on a real platform, an hour each; continues where it stopped; a quiet machine, please
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gnn.measure $(BENCH_FLAGS)
 
 bench-gnn-transfer: setup-gnn ## NNLP on families, boards and kernels that it has not seen before; continues where it stopped
-	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/transfer.json)
+	@$(BIN)/python -m benchmarks.gnn.transfer $(or $(BENCH_FLAGS),--write benchmarks/gnn/figures_of_transfer)
 
 bench-graphs: setup ## every network in every runtime: does it run, does it compute the same?
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.graphs --write $(BENCH_FLAGS)

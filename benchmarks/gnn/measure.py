@@ -2,7 +2,7 @@
 
     make bench-gnn-measure BENCH_FLAGS="-p local-ncnn20261020-fp32-1t"
     python -m benchmarks.gnn.run --store .cache/bench-gnn/store.duckdb -p PLATFORM \\
-        --campaigns bench-gnn --write benchmarks/gnn/PLATFORM.json
+        --campaigns bench-gnn --write benchmarks/gnn/figures
 
 A small characterisation tells how the platform fuses ops. Then 100 variants of each of the ten
 families of NNLQP's Table 3 are measured in two passes. The second pass begins when all networks had

@@ -1,7 +1,8 @@
-"""The results of the benchmark in one file, to which each finished fit is added at once.
+"""The results of the benchmark in a folder, to which each finished fit is added at once.
 
-A run that was stopped continues where it stopped: what is in the file is not computed again. The
-settings of a run are part of the file, and other settings need another file.
+Each source of networks has a file of its own, so that runs of different sources may go on beside
+each other. A run that was stopped continues where it stopped: what is in a file is not computed
+again. The settings of a run are part of each file, and other settings need another folder.
 """
 
 from __future__ import annotations
@@ -48,52 +49,75 @@ class BenchJob:
 
 
 class Results:
-    """The file of results.
+    """The files of results.
 
     Args:
-        path: the file; None keeps results in memory only.
+        folder: where the file of each source lies; None keeps results in memory only.
         settings: settings of the run, as plain JSON types.
-
-    Raises:
-        ValueError: the file holds results of other settings.
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
-        self._path = path
-        self._content: dict[str, Any] = {"settings": dict(settings), "sources": {}, "jobs": {}}
-        if path is not None and path.exists():
-            found = json.loads(path.read_text())
-            if found.get("settings") != json.loads(json.dumps(dict(settings))):
-                raise ValueError(f"{path} holds results of other settings; write another file")
-            self._content = found
+    def __init__(self, folder: Path | None, settings: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._settings = json.loads(json.dumps(dict(settings)))
+        self._content: dict[str, dict[str, Any]] = {}
 
     def find(self, job: BenchJob) -> dict[str, Any] | None:
-        """What is known of a job; None if it is not done."""
-        found: dict[str, Any] | None = self._content["jobs"].get(job.key)
+        """What is known of a job; None if it is not done.
+
+        Raises:
+            ValueError: the file of its source holds results of other settings.
+        """
+        found: dict[str, Any] | None = self._of(job.source)["jobs"].get(job.key)
         return found
 
     def keep(self, job: BenchJob, record: Mapping[str, Any]) -> None:
-        """Add a finished job, and write the file."""
-        self._content["jobs"][job.key] = dict(record)
-        self._write()
+        """Add a finished job, and write the file of its source."""
+        self._of(job.source)["jobs"][job.key] = dict(record)
+        self._write(job.source)
 
     def keep_source(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Note where networks come from."""
-        self._content["sources"][name] = dict(facts)
-        self._write()
+        """Note where the networks of a source come from.
+
+        Raises:
+            ValueError: its file holds results of other settings.
+        """
+        self._of(name)["source"] = dict(facts)
+        self._write(name)
 
     def durations_s(self) -> dict[str, float]:
-        """How long the fits of each method took together in seconds, those of earlier runs too."""
+        """How long the fits of each method took together in seconds, those of earlier runs too.
+
+        Those of all sources of this run are counted.
+        """
         found: dict[str, float] = {}
-        for key, record in self._content["jobs"].items():
-            method = key.split("/")[-2]
-            found[method] = found.get(method, 0.0) + float(record.get("seconds", 0.0))
+        for content in self._content.values():
+            for key, record in content["jobs"].items():
+                method = key.split("/")[-2]
+                found[method] = found.get(method, 0.0) + float(record.get("seconds", 0.0))
         return {name: round(found[name], 1) for name in sorted(found)}
 
-    def _write(self) -> None:
-        if self._path is not None:
-            with written_whole(self._path, make_folder=True) as part:
-                part.write_text(json.dumps(self._content, indent=1, sort_keys=True) + "\n")
+    def _of(self, source: str) -> dict[str, Any]:
+        """What is known of a source."""
+        if source not in self._content:
+            self._content[source] = self._read(source)
+        return self._content[source]
+
+    def _read(self, source: str) -> dict[str, Any]:
+        if self._folder is None or not (path := self._file(self._folder, source)).exists():
+            return {"settings": self._settings, "source": {}, "jobs": {}}
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found.get("settings") != self._settings:
+            raise ValueError(f"{path} holds results of other settings; write to another folder")
+        return found
+
+    def _write(self, source: str) -> None:
+        if self._folder is not None:
+            with written_whole(self._file(self._folder, source), make_folder=True) as part:
+                part.write_text(json.dumps(self._of(source), indent=1, sort_keys=True) + "\n")
+
+    @staticmethod
+    def _file(folder: Path, source: str) -> Path:
+        return folder / f"{source}.json"
 
 
 def scored(found: NetworkIntervals, measured_ms: Array) -> dict[str, Any]:

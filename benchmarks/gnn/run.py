@@ -1,14 +1,14 @@
 """NNLP and what stands beside it, with a family left out, and on NNLQP's inferred cells.
 
     make bench-gnn                                            both simulated boards, and the cells
-    make bench-gnn BENCH_FLAGS="--store farm.duckdb -p local-ncnn1.0-fp32-1t --write ncnn.json"
+    make bench-gnn BENCH_FLAGS="--store farm.duckdb -p local-ncnn1.0-fp32-1t --write FOLDER"
     make bench-gnn-measure BENCH_FLAGS="-p local-ncnn1.0-fp32-1t"   the networks of such a run
     python -m benchmarks.gnn.run --quick                      everything once, without meaning
 
-The protocol is written down in docs/gnn.md. With --write, each fit is kept in the file as soon as
-it is finished, and the same command continues where it stopped. LATFARM_BENCH_DATA is the folder
-that holds `nnlqp_cells`; without it the cells are left out. Methods that train with torch are left
-out where torch is not installed (make setup-gnn).
+The protocol is written down in docs/gnn.md. With --write, each fit is kept in a folder, in the file
+of its source, as soon as it is finished, and the same command continues where it stopped.
+LATFARM_BENCH_DATA is the folder that holds `nnlqp_cells`; without it the cells are left out.
+Methods that train with torch are left out where torch is not installed (make setup-gnn).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="small sizes: shows that everything works")
-    add("--write", type=Path, help="file of the results, which a later run continues")
+    add("--write", type=Path, help="folder of the results, which a later run continues")
     add("--simulate", action="append", help="built-in board; default: branches, overlap and npu")
     add("--store", type=Path, help="store with measured networks")
     add("-p", "--platform", default="", help="platform of the networks in the store")
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bench-gnn: {error}", file=sys.stderr)
         return 2
     told_s = results.durations_s()
-    print(f"\nseconds of all fits in the file: {told_s}, together {sum(told_s.values()):.0f}")
+    print(f"\nseconds of all fits of these sources: {told_s}, together {sum(told_s.values()):.0f}")
     print(f"host: {watch.told()}; figures of times mean something on a quiet machine only")
     return 0
 

@@ -1,6 +1,6 @@
 """What a trained NNLP is worth elsewhere: NNLQP's Table 5, Table 6, and Fig. 6 to Fig. 8.
 
-    python -m benchmarks.gnn.transfer --write benchmarks/gnn/transfer.json
+    python -m benchmarks.gnn.transfer --write benchmarks/gnn/figures_of_transfer
     python -m benchmarks.gnn.transfer --quick
 
 It runs on simulated boards, since a transfer between platforms needs the same networks on all of
@@ -88,7 +88,7 @@ class Setup:
         config: options of NNLP.
         counts: numbers of networks that fine-tune.
         seeds: random seeds.
-        results: the file of results.
+        results: the files of results.
         tasks: how many detectors train, many and few, and how many judge.
     """
 
@@ -330,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="small: shows that everything works")
-    parser.add_argument("--write", type=Path, help="file of the results, which a run continues")
+    parser.add_argument("--write", type=Path, help="folder of the results, which a run continues")
     parser.add_argument("--per-family", type=int, help="networks of each family")
     parser.add_argument("--seed", type=int, action="append", help="random seed; repeatable")
     parser.add_argument("--only", choices=tuple(EXPERIMENTS), help="one experiment alone")

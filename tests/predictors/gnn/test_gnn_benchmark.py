@@ -106,14 +106,16 @@ def test_a_run_continues_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(run.DATA_VARIABLE, raising=False)
-    path = tmp_path / "gnn.json"
-    arguments = ["--quick", "--method", "flops", "--per-family", "3", "--write", str(path)]
+    arguments = ["--quick", "--method", "flops", "--per-family", "3", "--write", str(tmp_path)]
     assert run.main(arguments) == 0
     first = capsys.readouterr()
     assert first.err.count("MAPE") == len(run.QUICK_FAMILIES)
     assert "steal_share" in first.out
     assert "names no folder" in first.err
+    (path,) = tmp_path.iterdir()
+    assert path.name == "sim-branches.json"
     content = json.loads(path.read_text())
+    assert content["source"]["networks"] == dict.fromkeys(run.QUICK_FAMILIES, 3)
     content["jobs"].popitem()
     path.write_text(json.dumps(content))
     assert run.main(arguments) == 0
@@ -123,14 +125,20 @@ def test_a_run_continues_where_it_stopped(
 
 
 def test_results_keep_what_is_finished(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    results = Results(path, {"a": (1, 2)})
+    results = Results(tmp_path, {"a": (1, 2)})
     job = BenchJob("families", "sim", "vgg", "nnlp", 0)
     assert results.find(job) is None
     results.keep(job, {"mape": 0.5})
-    assert Results(path, {"a": [1, 2]}).find(job) == {"mape": 0.5}
+    other = Results(tmp_path, {"a": [1, 3]})
     with pytest.raises(ValueError, match="other settings"):
-        Results(path, {"a": [1, 3]})
+        other.find(job)
+    # Each source has a file of its own, which another run may write meanwhile.
+    beside = replace(job, source="store")
+    other.keep(beside, {"mape": 0.25})
+    again = Results(tmp_path, {"a": [1, 2]})
+    assert again.find(job) == {"mape": 0.5}
+    with pytest.raises(ValueError, match="write to another folder"):
+        again.find(beside)
     for seed, seconds in ((0, 1.5), (1, 2.0)):
         results.keep(replace(job, seed=seed), {"seconds": seconds})
     results.keep(replace(job, method="sum"), {})
@@ -237,8 +245,7 @@ def test_names_of_families() -> None:
 def test_what_is_shown_of_transfer(
     experiment: str, fits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "transfer.json"
-    arguments = ["--quick", "--per-family", "8", "--only", experiment, "--write", str(path)]
+    arguments = ["--quick", "--per-family", "8", "--only", experiment, "--write", str(tmp_path)]
     assert transfer.main(arguments) == 0
     first = capsys.readouterr()
     assert "scratch" in first.out

@@ -1,0 +1,110 @@
+"""The tables of families left out on the page about graph networks, from the files of figures.
+
+    python -m benchmarks.gnn.published
+
+prints them. A test holds the page against these rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gnn.draws import FAMILIES
+
+FIGURES = Path(__file__).with_name("figures")
+"""The folder that `make bench-gnn` writes a file of each source into."""
+
+
+@dataclass(frozen=True)
+class FamilyTable:
+    """A table of one source: a row for each family that is left out, and one of their means.
+
+    Attributes:
+        source: name of the source, and of its file.
+        seed: the random seed.
+        methods: names of the methods, in the order of the columns.
+        inside: the methods of which a column tells what 90 % intervals hold, and their width.
+    """
+
+    source: str
+    seed: int
+    methods: Sequence[str]
+    inside: Sequence[str]
+
+    def rows(self, folder: Path = FIGURES) -> list[str]:
+        """The lines of the table, with its head: MAPE and share within 10 %, in per cent."""
+        jobs = json.loads((folder / f"{self.source}.json").read_text("utf-8"))["jobs"]
+        found = {
+            (family, method): jobs[f"families/{self.source}/{family}/{method}/{self.seed}"]
+            for family in FAMILIES
+            for method in self.methods
+        }
+        last = [f"intervals of `{method}` hold, width" for method in self.inside]
+        names = [f"`{method}`" for method in self.methods]
+        lines = [_row("family left out", *names, *last)]
+        lines.append("|---" * (1 + len(names) + len(last)) + "|")
+        for family in FAMILIES:
+            accuracy = [_accuracy(found[family, method]) for method in self.methods]
+            lines.append(_row(family, *accuracy, *(_held(found[family, m]) for m in self.inside)))
+        means = {m: _mean([found[family, m] for family in FAMILIES]) for m in self.methods}
+        told = [_accuracy(means[method]) for method in self.methods]
+        lines.append(_row("mean", *told, *(_held(means[method]) for method in self.inside)))
+        return lines
+
+
+_FIGURES = ("mape", "within10", "coverage", "width")
+_PLAIN = ("flops_mac", "nn-meter", "tpu")
+TABLES = (
+    FamilyTable(
+        "sim-overlap",
+        0,
+        (*_PLAIN, "nnlp", "nnlp-small", "sum", "sum-gp", "corrected"),
+        ("sum-gp", "corrected"),
+    ),
+    FamilyTable(
+        "sim-branches",
+        0,
+        (*_PLAIN, "nnlp-small", "sum", "sum-gp", "corrected"),
+        ("sum-gp", "corrected"),
+    ),
+    FamilyTable(
+        "store-local-ncnn20261020-fp32-1t",
+        0,
+        ("flops", "flops_mac", "nn-meter", "sum", "sum-gp"),
+        ("sum",),
+    ),
+)
+"""The tables, in the order of the page."""
+
+
+def _mean(records: Sequence[dict[str, Any]]) -> dict[str, float]:
+    return {name: sum(float(each[name]) for each in records) / len(records) for name in _FIGURES}
+
+
+def _accuracy(record: dict[str, Any]) -> str:
+    share = float(record["within10"])
+    return f"{100 * record['mape']:.1f}, {100 * share:.{0 if 'errors' in record else 1}f} %"
+
+
+def _held(record: dict[str, Any]) -> str:
+    digits = 0 if "errors" in record else 1
+    return f"{100 * record['coverage']:.{digits}f} %, {100 * record['width']:.{digits}f} %"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    for table in TABLES:
+        print(f"\n{table.source}, seed {table.seed}", *table.rows(), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
