@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gnn.draws import FAMILIES
+from benchmarks.gnn.records import BenchJob
 
 FIGURES = Path(__file__).with_name("figures")
 """The folder that `make bench-gnn` writes a file of each source into."""
@@ -40,7 +41,7 @@ class FamilyTable:
         """The lines of the table, with its head: MAPE and share within 10 %, in per cent."""
         jobs = json.loads((folder / f"{self.source}.json").read_text("utf-8"))["jobs"]
         found = {
-            (family, method): jobs[f"families/{self.source}/{family}/{method}/{self.seed}"]
+            (family, method): jobs[BenchJob("families", self.source, family, method, self.seed).key]
             for family in FAMILIES
             for method in self.methods
         }
@@ -48,13 +49,14 @@ class FamilyTable:
         names = [f"`{method}`" for method in self.methods]
         lines = [_row("family left out", *names, *last)]
         lines.append("|---" * (1 + len(names) + len(last)) + "|")
-        for family in FAMILIES:
-            accuracy = [_accuracy(found[family, method]) for method in self.methods]
-            lines.append(_row(family, *accuracy, *(_held(found[family, m]) for m in self.inside)))
+        lines += [self._line(f, {m: found[f, m] for m in self.methods}, 0) for f in FAMILIES]
         means = {m: _mean([found[family, m] for family in FAMILIES]) for m in self.methods}
-        told = [_accuracy(means[method]) for method in self.methods]
-        lines.append(_row("mean", *told, *(_held(means[method]) for method in self.inside)))
-        return lines
+        return [*lines, self._line("mean", means, 1)]
+
+    def _line(self, name: str, records: Mapping[str, Mapping[str, Any]], digits: int) -> str:
+        """A row, from the records of its methods; shares have so many digits behind the point."""
+        accuracy = [_accuracy(records[method], digits) for method in self.methods]
+        return _row(name, *accuracy, *(_held(records[method], digits) for method in self.inside))
 
 
 _FIGURES = ("mape", "within10", "coverage", "width")
@@ -86,13 +88,11 @@ def _mean(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: sum(float(each[name]) for each in records) / len(records) for name in _FIGURES}
 
 
-def _accuracy(record: dict[str, Any]) -> str:
-    share = float(record["within10"])
-    return f"{100 * record['mape']:.1f}, {100 * share:.{0 if 'errors' in record else 1}f} %"
+def _accuracy(record: Mapping[str, Any], digits: int) -> str:
+    return f"{100 * record['mape']:.1f}, {100 * record['within10']:.{digits}f} %"
 
 
-def _held(record: dict[str, Any]) -> str:
-    digits = 0 if "errors" in record else 1
+def _held(record: Mapping[str, Any], digits: int) -> str:
     return f"{100 * record['coverage']:.{digits}f} %, {100 * record['width']:.{digits}f} %"
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ DUCKDB_CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 MOST_PARSED = 64
 """The largest number of queries that are kept parsed: a quarter of a short query's time is parsing.
-Those with a list of places for values have many texts, so that not all can be kept."""
+Those with a list of places for values have many texts, so that the newest ones alone are kept."""
 # The tables whose rows are numbered by `seq`, in the order of writing.
 _NUMBERED = (
     *("measurements", "campaigns", "board_events", "found_results"),
@@ -70,7 +71,7 @@ class DuckDBFile:
         self._mark = CommitMark(path)
         self._commits = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._parsed: dict[str, duckdb.Statement] = {}
+        self._parsed = lru_cache(MOST_PARSED)(self._parse)
         self.lock.acquire(lock_timeout_ms, on_wait)
         try:
             with self._errors("open"):
@@ -123,7 +124,7 @@ class DuckDBFile:
     ) -> list[tuple[Any, ...]]:
         """All rows that a query returns."""
         with self.read("read") as cursor:
-            return cursor.execute(self._statement(cursor, query), parameters).fetchall()
+            return cursor.execute(self._parsed(query), parameters).fetchall()
 
     @contextmanager
     def read(self, action: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -203,14 +204,14 @@ class DuckDBFile:
                 cursor.execute("INSERT INTO losses VALUES (?, ?, ?)", values)
         self._mark.write(self._commits)
 
-    def _statement(self, cursor: duckdb.DuckDBPyConnection, query: str) -> duckdb.Statement:
-        """A query, parsed; one that was asked for before is not parsed again."""
-        found = self._parsed.get(query)
-        if found is None:
-            (found,) = cursor.extract_statements(query)
-            if len(self._parsed) < MOST_PARSED:
-                self._parsed[query] = found
-        return found
+    def _parse(self, query: str) -> duckdb.Statement:
+        """The single statement of a query."""
+        cursor = self._cursor()
+        try:
+            (statement,) = cursor.extract_statements(query)
+        finally:
+            cursor.close()
+        return statement
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         connection = self._connection

@@ -16,7 +16,7 @@ def test_more_queries_than_are_kept_parsed_are_answered(tmp_path: Path) -> None:
         for _ in range(2):
             told = [file.number(f"SELECT {number}") for number in range(MOST_PARSED + 5)]
             assert told == list(range(MOST_PARSED + 5))
-        assert len(file._parsed) == MOST_PARSED
+        assert file._parsed.cache_info().currsize == MOST_PARSED
     finally:
         file.close()
 
