@@ -156,7 +156,7 @@ class _PreparedSession:
     def measured(self, known_us: float) -> SessionTimes:
         """Make first run, warm-up, timed and cold runs; `known_us` as in `measure_session`."""
         settings, prepared, watch = self.settings, self.prepared, self.watch
-        timer = RunTimer(self.runtime, prepared, watch.beat, settings.run_timeout_ms)
+        timer = RunTimer(self.runtime, prepared, watch.beat, settings.run_timeout_ms, known_us)
         first_run_ms = timer()[0]
         known_us = known_us or timer.calibrate()
         timer.restart()

@@ -25,6 +25,14 @@ _PROBE_TIMED = 5
 
 PROBE_EVERY_NS = 1_000_000
 """The core is probed again after a run when the last probe is older than this."""
+MOST_PROBING = 4
+"""It is probed again only after this many times what the last probe took, so that probes take a
+fifth of the time at most."""
+
+AWAKE = 1.1
+"""A core is awake when the probe takes at most this many times as long as ever before."""
+WAKES_WITHIN_NS = 5_000_000
+"""A core that is slow for longer than this does not wake up: somebody else slows it."""
 
 _CALIBRATION_NS = 250_000_000
 """How long the probe is repeated where nothing is known yet of an undisturbed core."""
@@ -41,11 +49,16 @@ def _loop() -> None:
 class RunTimer:
     """Times single runs, with the runtime's own clock if it has one, and probes the core.
 
+    On some hosts the vector units of a core fall asleep while a model hardly uses them, and take
+    milliseconds to wake up. The probe, which needs them, would call such a core slow, although the
+    model did not feel it. So the probe's work is repeated until the core is awake (decision 51).
+
     Args:
         runtime: runs the model.
         prepared: the session, with its probe and the clock of what computes.
         beat: called now and then, to tell that runs go on.
         timeout_ms: how long one run may take; `beat` is called several times in that time.
+        known_us: the probe's time on an undisturbed core, as far as it is known; 0: it is not.
 
     Attributes:
         elapsed_ms: how long the runs since the last restart took together.
@@ -53,7 +66,12 @@ class RunTimer:
     """
 
     def __init__(
-        self, runtime: Runtime, prepared: Prepared, beat: Callable[[], None], timeout_ms: float
+        self,
+        runtime: Runtime,
+        prepared: Prepared,
+        beat: Callable[[], None],
+        timeout_ms: float,
+        known_us: float = 0.0,
     ) -> None:
         self._run = runtime.run
         clocks: dict[str, Callable[[], int] | None] = {
@@ -66,7 +84,9 @@ class RunTimer:
         self._told_probe_us = prepared.probe_us
         self._beat = beat
         self._beat_every_ns = timeout_ms * 1e6 / BEATS_A_TIMEOUT
-        self._beaten_ns = self._probed_ns = time.perf_counter_ns()
+        self._beaten_ns = time.perf_counter_ns()
+        self._probe_next_ns = self._beaten_ns + PROBE_EVERY_NS
+        self._fastest_us = known_us
         self._whole_calls = prepared.whole_calls
         self.elapsed_ms = 0.0
         self.probes_us: list[float] = []
@@ -86,14 +106,23 @@ class RunTimer:
             self.probes_us.append(0.0)
             return
         # Untimed at first: a large model may have evicted the probe's data and code.
+        began_ns = time.perf_counter_ns()
         for _ in range(_PROBE_UNTIMED):
             self._probe()
+        probe_us, ended_ns = self._timed()
+        while probe_us > AWAKE * self._fastest_us > 0.0 and ended_ns - began_ns < WAKES_WITHIN_NS:
+            probe_us, ended_ns = self._timed()
+        self._fastest_us = min(probe_us, self._fastest_us or probe_us)
+        self._probe_next_ns = ended_ns + max(PROBE_EVERY_NS, MOST_PROBING * (ended_ns - began_ns))
+        self.probes_us.append(probe_us)
+
+    def _timed(self) -> tuple[float, int]:
+        """Median time of the probe's work in microseconds, and when the last one ended."""
         marks = [time.perf_counter_ns()]
         for _ in range(_PROBE_TIMED):
             self._probe()
             marks.append(time.perf_counter_ns())
-        self._probed_ns = marks[-1]
-        self.probes_us.append(rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3)
+        return rules.median([b - a for a, b in zip(marks, marks[1:])]) / 1e3, marks[-1]
 
     def calibrate(self) -> float:
         """The probe's time on an undisturbed core, from repeated probes of this one."""
@@ -119,7 +148,7 @@ class RunTimer:
             own = self._run()
             ended = time.perf_counter_ns()
             cpu_ns = cpu() - cpu_begun
-            if ended - self._probed_ns > PROBE_EVERY_NS:
+            if ended > self._probe_next_ns:
                 self.probe()
         if ended - self._beaten_ns > self._beat_every_ns:
             self._beat()

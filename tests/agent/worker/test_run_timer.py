@@ -7,7 +7,14 @@ from typing import Callable, Sequence
 
 import pytest
 from latfarm_agent.runtimes.base import Description, Job, LayerTime, Prepared, RuntimeFailure
-from latfarm_agent.worker.run_timer import BEATS_A_TIMEOUT, PROBE_EVERY_NS, RunTimer, TimedRuns
+from latfarm_agent.worker.run_timer import (
+    BEATS_A_TIMEOUT,
+    MOST_PROBING,
+    PROBE_EVERY_NS,
+    WAKES_WITHIN_NS,
+    RunTimer,
+    TimedRuns,
+)
 
 PROBE_NS = 10_000
 """How long a probe takes on a core that is not slow."""
@@ -60,8 +67,10 @@ def timer_of(
     prepared: Prepared | None = None,
     beat: Callable[[], None] = lambda: None,
     timeout_ms: float = 1e6,
+    known_us: float = 0.0,
 ) -> RunTimer:
-    return RunTimer(Program(run), prepared or Prepared(cpu_clock="none"), beat, timeout_ms)
+    made = prepared or Prepared(cpu_clock="none")
+    return RunTimer(Program(run), made, beat, timeout_ms, known_us)
 
 
 def test_a_latency_is_the_time_that_a_run_takes(host: Host) -> None:
@@ -126,6 +135,54 @@ def test_the_core_is_probed_after_a_run_when_the_last_probe_is_old(host: Host) -
         timer()
         counts.append(len(timer.probes_us))
     assert counts == [1, 1, 2, 2, 2, 3]
+
+
+class SleepyHost(Host):
+    """A host whose core is slow for a while after each run, when only the probe needs all of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wakes_ns: int) -> None:
+        super().__init__(monkeypatch)
+        self._wakes_ns, self._awake_at_ns = wakes_ns, 0
+
+    def run(self) -> None:
+        self.compute(20_000_000)
+        self._awake_at_ns = self.wall_ns + self._wakes_ns
+
+    def probe(self) -> None:
+        self.slowdown = 2 if self.wall_ns < self._awake_at_ns else 1
+        super().probe()
+
+
+def test_the_probe_waits_until_the_core_is_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SleepyHost(monkeypatch, WAKES_WITHIN_NS // 2)
+    timer = timer_of(host.run, Prepared(probe=host.probe), known_us=PROBE_NS / 1e3)
+    timer.restart()
+    runs = TimedRuns(timer, known_us=PROBE_NS / 1e3)
+    for _ in range(3):
+        runs.add()
+    assert runs.kept(min_runs=3).slowdown == [1.0] * 3
+
+
+def test_a_core_that_does_not_wake_up_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = SleepyHost(monkeypatch, 1_000_000_000)
+    timer = timer_of(host.run, Prepared(probe=host.probe), known_us=PROBE_NS / 1e3)
+    timer()
+    assert timer.probes_us == [2 * PROBE_NS / 1e3]
+    probed_ns = host.wall_ns - 20_000_000
+    assert WAKES_WITHIN_NS <= probed_ns < 1.1 * WAKES_WITHIN_NS
+
+
+def test_probes_take_a_fifth_of_the_time_at_most(host: Host) -> None:
+    run_ns = PROBE_EVERY_NS
+    timer = timer_of(
+        lambda: host.compute(run_ns), Prepared(probe=host.probe), known_us=PROBE_NS / 1e3
+    )
+    host.slowdown = 3  # somebody else slows the core all the time
+    for _ in range(200):
+        timer()
+    assert len(timer.probes_us) > 1
+    probing_ns = host.wall_ns - 200 * run_ns
+    assert probing_ns <= host.wall_ns / (1 + MOST_PROBING) + WAKES_WITHIN_NS
 
 
 def test_an_accelerator_has_no_core_to_probe_unless_it_tells_itself(host: Host) -> None:
