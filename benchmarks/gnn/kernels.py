@@ -68,11 +68,12 @@ class FittedKernels:
     def labelled(self, platform: str) -> list[Labelled]:
         """The measured kernels as NNLP learns from them (its kernel mode, Table 5).
 
-        The call of a model is no part of a kernel, and is taken off.
+        The call of a model is no part of a kernel, and is taken off where a sample has it.
         """
         found = []
         for sample in self.data.samples:
-            own_ms = sample.latency_ms - self.data.call_overhead_ms
+            call_ms = self.data.call_overhead_ms if sample.insight == "single" else 0.0
+            own_ms = sample.latency_ms - call_ms
             latency_ms = max(own_ms, LEAST_SHARE * sample.latency_ms)
             encoded = encode(sample.kernel.graph)
             found.append(Labelled(encoded, platform, latency_ms, sample.kernel.kernel_id))

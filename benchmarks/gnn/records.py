@@ -81,7 +81,20 @@ class Results:
         Raises:
             ValueError: its file holds results of other settings.
         """
-        self._of(name)["source"] = dict(facts)
+        content = self._of(name)
+        content["source"] = {**dict(facts), "verdicts": content["source"].get("verdicts", {})}
+        self._write(name)
+
+    def keep_verdicts(
+        self, name: str, seeds: Sequence[int], told: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Note which methods are shipped, by their fits of these seeds together.
+
+        Verdicts by other seeds stay, and so do those of other methods.
+        """
+        verdicts = self._of(name)["source"].setdefault("verdicts", {})
+        by = "seed " + ", ".join(map(str, seeds))
+        verdicts.setdefault(by, {}).update({method: dict(each) for method, each in told.items()})
         self._write(name)
 
     def durations_s(self) -> dict[str, float]:

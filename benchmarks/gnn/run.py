@@ -129,7 +129,8 @@ def families(source: Source, plan: BenchPlan, results: Results) -> None:
     for name, decision in told.items():
         verdict = "shipped" if decision["ship"] else "not shipped"
         print(f"  {name}: {verdict}. {decision['reason']} Gain {decision['gain']:+.2%}")
-    results.keep_source(source.name, {**_facts(source), "ceiling": ceiling, "verdicts": told})
+    results.keep_source(source.name, {**_facts(source), "ceiling": ceiling})
+    results.keep_verdicts(source.name, plan.seeds, told)
 
 
 def cell_curve(train: Source, test: Source, plan: BenchPlan, results: Results) -> None:

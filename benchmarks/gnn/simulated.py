@@ -12,12 +12,19 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from latfarm_agent.runtimes.simulated.cost import exact_latency_ms
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
 from latfarm_agent.runtimes.simulated.profile import BoardProfile
+from latfarm_controller.campaigns.profiles.insight import (
+    layout_share,
+    sample_of,
+    transfer_ms_per_mb,
+)
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import split
+from latfarm_predictors.kernels.kernel import Kernel
+from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 
 from benchmarks.gnn.draws import networks_of
@@ -28,6 +35,8 @@ PASSES = 2
 """Number of passes over the networks, on different occasions."""
 RUNS = 50
 """Number of runs in a pass: as many as in NNLQP, section 8.1."""
+_MAD = 0.01
+"""Median absolute deviation of the runs of a kernel, as a share of its latency."""
 
 
 def source_of(kind: str, per_family: int, kernels: int, families: Sequence[str]) -> Source:
@@ -70,7 +79,11 @@ def _kernels(
     count: int,
     seed: int,
 ) -> KernelData:
-    """Different kernels of some networks, drawn at random, each measured as a model of its own."""
+    """Different kernels of some networks, drawn at random, each measured as a model of its own.
+
+    On a board that moves inputs and outputs, networks pay for that once, and not for each kernel.
+    There a campaign takes the time of a kernel from its profile, and so does this.
+    """
     pairs = {(first, second): "fused" for first, second in data["fused_pairs"]}
     rules = FusionRules.from_json(
         {
@@ -84,15 +97,40 @@ def _kernels(
     draw = random.Random(f"kernels {seed}")
     order = list(seen)
     draw.shuffle(order)
-    found: dict[str, KernelSample] = {}
+    found: dict[str, Kernel] = {}
     for network in order:
         kernels = split(network.graph, rules)
         draw.shuffle(kernels)
         for kernel in kernels[: max(2, count // 50)]:
-            if kernel.kernel_id not in found:
-                latency_ms = _measured_ms(kernel.graph, profile, 0)
-                found[kernel.kernel_id] = KernelSample(kernel, latency_ms, 0.01 * latency_ms)
+            found.setdefault(kernel.kernel_id, kernel)
         if len(found) >= count:
             break
-    samples = list(found.values())[:count]
-    return KernelData(samples, rules, profile.call_overhead_ms)
+    chosen = list(found.values())[:count]
+    call_ms = profile.call_overhead_ms
+    if not profile.io_bytes_per_ms:
+        times_ms = [_measured_ms(kernel.graph, profile, 0) for kernel in chosen]
+        alone = [KernelSample(k, ms, _MAD * ms) for k, ms in zip(chosen, times_ms, strict=True)]
+        return KernelData(alone, rules, call_ms)
+    profiled = [(kernel, _profiled(kernel.graph, profile)) for kernel in chosen]
+    samples = [sample_of(k, each, call_ms, layout_share([each], call_ms)) for k, each in profiled]
+    moving_ms = transfer_ms_per_mb([(k.graph, [each]) for k, each in profiled], call_ms)
+    return KernelData(samples, rules, call_ms, moving_ms)
+
+
+def _profiled(graph: Graph, profile: BoardProfile) -> Measurement:
+    """What the board answers when it is asked for a kernel and its profile."""
+    latency_ms = _measured_ms(graph, profile, 0)
+    layers = tuple(
+        ProfiledLayer(layer.name, layer.op, layer.latency_ms, layer.device)
+        for layer in exact_layers(graph.to_json(), profile)
+    )
+    return Measurement(
+        request_id="",
+        graph_hash=hash_of(graph),
+        platform=profile.platform,
+        purpose="kernel",
+        outcome=Outcome.OK,
+        latency_ms=latency_ms,
+        mad_ms=_MAD * latency_ms,
+        layers=layers,
+    )

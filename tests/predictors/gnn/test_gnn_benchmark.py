@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from latfarm_agent.runtimes.simulated.cost import exact_latency_ms, exact_layers
+from latfarm_agent.runtimes.simulated.profile import BoardProfile
 from latfarm_controller.store.base import CampaignRecord
 from latfarm_controller.store.duckdb import DuckDBStore
 from latfarm_predictors.gnn.network_intervals import NetworkIntervals
@@ -20,6 +22,7 @@ from benchmarks.gnn import cells, run, simulated, stores, tables, transfer
 from benchmarks.gnn.methods import QUICK, Fold, cell_gp, flops_mac, kernel_sum, nn_meter, sum_gp
 from benchmarks.gnn.networks import Source, latencies_of
 from benchmarks.gnn.records import BenchJob, Results, scored
+from benchmarks.platforms.simulated_boards import profile as profile_of
 from tests.predictors.gnn.conftest import small_network
 
 needs_torch = pytest.mark.skipif(
@@ -143,6 +146,37 @@ def test_results_keep_what_is_finished(tmp_path: Path) -> None:
         results.keep(replace(job, seed=seed), {"seconds": seconds})
     results.keep(replace(job, method="sum"), {})
     assert results.durations_s() == {"nnlp": 3.5, "sum": 0.0}
+
+
+def test_verdicts_of_other_seeds_and_methods_stay(tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    results.keep_verdicts("sim", (0,), {"corrected": {"ship": True}})
+    results.keep_verdicts("sim", (1,), {"corrected": {"ship": False}})
+    results.keep_source("sim", {"platform": "sim-x"})
+    results.keep_verdicts("sim", (0,), {"sum-gp": {"ship": False}})
+    source = json.loads((tmp_path / "sim.json").read_text())["source"]
+    assert source == {
+        "platform": "sim-x",
+        "verdicts": {
+            "seed 0": {"corrected": {"ship": True}, "sum-gp": {"ship": False}},
+            "seed 1": {"corrected": {"ship": False}},
+        },
+    }
+
+
+def test_kernels_of_a_simulated_board_have_no_transfers() -> None:
+    source = simulated.source_of("npu", 3, 20, ("squeezenet1.0", "alexnet"))
+    assert source.kernels is not None
+    data = source.kernels(source.networks, 0)
+    board = BoardProfile.from_json(profile_of("npu"))
+    assert data.transfer_ms_per_mb == pytest.approx(1e6 / board.io_bytes_per_ms, rel=0.2)
+    own_ms, whole_ms = 0.0, 0.0
+    for sample in data.samples:
+        graph = sample.kernel.graph.to_json()
+        own_ms += sum(layer.latency_ms for layer in exact_layers(graph, board))
+        whole_ms += exact_latency_ms(graph, board) - board.call_overhead_ms
+    assert sum(s.latency_ms for s in data.samples) == pytest.approx(own_ms, rel=0.1)
+    assert whole_ms > 1.3 * own_ms
 
 
 def test_figures_of_predictions() -> None:
