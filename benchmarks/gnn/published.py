@@ -74,6 +74,7 @@ TABLES = (
         (*_PLAIN, "nnlp-small", "sum", "sum-gp", "corrected"),
         ("sum-gp", "corrected"),
     ),
+    FamilyTable("sim-npu", 0, ("flops_mac", "nn-meter", "sum"), ("sum",)),
     FamilyTable(
         "store-local-ncnn20261020-fp32-1t",
         0,

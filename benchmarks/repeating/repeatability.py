@@ -35,7 +35,7 @@ LEASE_MS = 600_000
 
 
 def models() -> dict[str, Graph]:
-    """Kernels of microseconds to milliseconds, and two networks."""
+    """Kernels of microseconds to milliseconds, of which one waits for memory, and two networks."""
     found: dict[str, Graph] = {}
     for name, channels, size, kernel in (
         ("conv 3x3, 64 channels, 28 px", 64, 28, 3),
@@ -48,6 +48,8 @@ def models() -> dict[str, Graph]:
         )
     b = GraphBuilder("relu, 3 MB")
     found["relu, 3 MB"] = b.build([b.relu(b.input((1, 64, 112, 112)))])
+    b = GraphBuilder("fully connected, 64 MB")
+    found["fully connected, 64 MB"] = b.build([b.fc(b.input((1, 4096)), 4096, bias=False)])
     for name in ("squeezenet", "mobilenet-v1"):
         found[name] = zoo.build(name)
     return found

@@ -42,6 +42,7 @@ SEEDS = {
 """The seeds that are published: all that were judged since decision 49."""
 TRANSFORMER_SEEDS = {
     "local-onnxruntime1.31-fp32-1t": (9,),
+    "local-openvino2026.4-fp32-1t": (10, 11),
 }
 """The seeds that are published with transformers and hybrids among the judged networks."""
 README_HEAD = (
