@@ -44,16 +44,16 @@ from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
-VERSION = 7
+VERSION = 8
 """Version of the format that is written.
 
 Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
 that older programs learn together (`features/groups.py`). In version 4 a graph network may answer.
 Version 5 may know kernels without time inside networks (`learned/absent_kernels.py`). Version 6
 tells the pieces that moves copy (`Workload.contiguous`). In version 7 unaligned convolutions may
-have rates of their own (`models/roofline.py`).
+have rates of their own, in version 8 the pieces of moves have one (`models/roofline.py`).
 """
-READABLE = (1, 2, 3, 4, 5, 6, 7)
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200

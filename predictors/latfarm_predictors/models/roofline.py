@@ -3,7 +3,8 @@
 The latency of a kernel is a sum of terms, each with a coefficient that is not negative: a fixed
 cost; work in whole tiles, directly and by Winograd's scheme; bytes read, bytes written and bytes of
 weights, and of transformed weights that caches cannot keep; traffic of im2col; number of tiles;
-work per element of each op; and, where a sibling platform is known, the latency there. Work has a
+work per element of each op; where a sibling platform is known, the latency there; and the pieces
+that a move copies. Work has a
 rate of its own for windows of 1 x 1, for larger windows, and for windows of 3 x 3, the only ones
 for which most libraries have Winograd's scheme. The measurements tell whether larger windows have
 it, too.
@@ -34,6 +35,7 @@ from latfarm_predictors.features.winograd import (
     winograd_3x3,
     winograd_ratio,
 )
+from latfarm_predictors.kernels.families import MOVING_FAMILIES
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 from latfarm_predictors.models.relative_fit import relative_nnls
@@ -237,7 +239,7 @@ class Roofline:
         return model
 
     def _columns(self, table: Table, tiles: Tiles) -> Array:
-        """All terms, shape (n, 12 + ops) or more; the oldest bundles have the first 9 + ops."""
+        """All terms, shape (n, 13 + ops) or more; older bundles have the first ones alone."""
         if self._scaled:
             return np.concatenate([np.ones((len(table), 1)), self._sibling_column(table)], axis=1)
         work, blocks = tiled_work(table, tiles)
@@ -247,6 +249,7 @@ class Roofline:
                 np.stack([work, work * self.ratio(table), blocks], axis=1),
                 self._scheme_columns(table, work),
                 self._sibling_column(table),
+                table.once(_pieces),
             ],
             axis=1,
         )
@@ -296,12 +299,13 @@ class Roofline:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
         fixed, sibling_column = self._fixed(part), self._sibling_column(part)
+        pieces = part.once(_pieces)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
             tiled = np.stack([work, work * self.ratio(part), blocks], axis=1)
             columns = np.concatenate(
-                [fixed, tiled, self._scheme_columns(part, work), sibling_column], axis=1
+                [fixed, tiled, self._scheme_columns(part, work), sibling_column, pieces], axis=1
             )
             _, error = relative_nnls(columns, times, weights)
             return error
@@ -371,6 +375,16 @@ def _plain(table: Table) -> Array:
         ],
         axis=1,
     )
+
+
+def _pieces(table: Table) -> Array:
+    """Number of pieces that a move copies, shape (n, 1); 0 for kernels that compute.
+
+    Elements that do not lie side by side before and after a move are copied one by one: a library
+    may take eight nanoseconds for each, whatever the bandwidth of its memory.
+    """
+    moves = np.array([family in MOVING_FAMILIES for family in table.families], dtype=np.float64)
+    return (moves * table.elements / table.contiguous)[:, None]
 
 
 def _regimes(table: Table, positions: int) -> Array:
