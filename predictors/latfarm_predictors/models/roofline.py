@@ -30,15 +30,15 @@ from latfarm_predictors.features.costs import (
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
 from latfarm_predictors.features.tile_features import transformed_weights, unaligned
-from latfarm_predictors.features.winograd import (
-    EDITION,
-    winograd_3x3,
-    winograd_ratio,
-)
-from latfarm_predictors.kernels.families import MOVING_FAMILIES
+from latfarm_predictors.features.winograd import EDITION, winograd_ratio
 from latfarm_predictors.kernels.workload import Workload
 from latfarm_predictors.models.base import ModelState, check_targets, robust_sigma
 from latfarm_predictors.models.relative_fit import relative_nnls
+from latfarm_predictors.models.roofline_terms import (
+    pieces_of_moves,
+    plain_terms,
+    shares_of_schemes,
+)
 
 _SEARCH_ROWS = 600
 """Tiles are searched on at most this many rows, drawn at random."""
@@ -249,7 +249,7 @@ class Roofline:
                 np.stack([work, work * self.ratio(table), blocks], axis=1),
                 self._scheme_columns(table, work),
                 self._sibling_column(table),
-                table.once(_pieces),
+                table.once(pieces_of_moves),
             ],
             axis=1,
         )
@@ -272,7 +272,7 @@ class Roofline:
 
     def _schemes(self, table: Table) -> Array:
         """Share of the work that is done at the rate of each scheme, shape (n, 3)."""
-        regimes = table.once(_regimes, self.positions)
+        regimes = table.once(shares_of_schemes, self.positions)
         if not self.larger:
             return regimes
         small, single, windows = regimes.T
@@ -280,7 +280,7 @@ class Roofline:
 
     def _fixed(self, table: Table) -> Array:
         """Terms that do not depend on tiles, shape (n, 6 + ops), or (n, 9 + ops) with `spills`."""
-        parts = [table.once(_plain)]
+        parts = [table.once(plain_terms)]
         if self.spills:
             parts.append(table.once(transformed_weights))
         parts.append(Vocabulary(self.vocabulary.main).columns(table) * table.elements[:, None])
@@ -299,7 +299,7 @@ class Roofline:
             rows = np.sort(np.random.default_rng(0).permutation(rows)[:_SEARCH_ROWS])
         part, times, weights = table.take(rows), latency[rows], trust[rows]
         fixed, sibling_column = self._fixed(part), self._sibling_column(part)
-        pieces = part.once(_pieces)
+        pieces = part.once(pieces_of_moves)
 
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
@@ -360,42 +360,3 @@ class Roofline:
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
         self._coefficients, _ = relative_nnls(self._columns(table, self.tiles), latency, trust)
-
-
-def _plain(table: Table) -> Array:
-    """Terms that depend neither on tiles nor on ops, shape (n, 6)."""
-    return np.stack(
-        [
-            np.ones(len(table)),
-            table.input_bytes,
-            table.output_bytes,
-            table.weight_bytes,
-            table.positions * table.reduction,
-            table.extra_bytes,
-        ],
-        axis=1,
-    )
-
-
-def _pieces(table: Table) -> Array:
-    """Number of pieces that a move copies, shape (n, 1); 0 for kernels that compute.
-
-    Elements that do not lie side by side before and after a move are copied one by one: a library
-    may take eight nanoseconds for each, whatever the bandwidth of its memory.
-    """
-    moves = np.array([family in MOVING_FAMILIES for family in table.families], dtype=np.float64)
-    return (moves * table.elements / table.contiguous)[:, None]
-
-
-def _regimes(table: Table, positions: int) -> Array:
-    """Share of the work that is done at the rate of each scheme, shape (n, 3).
-
-    The schemes are Winograd's for 3 x 3 windows, 1 x 1 windows, and larger windows directly.
-
-    Args:
-        table: n kernels.
-        positions: how the library limits tiles on small maps.
-    """
-    small = winograd_3x3(table, positions).min(axis=1)
-    windows = table.area > 1
-    return np.stack([small, 1.0 * ~windows, windows & (small >= 1.0)], axis=1)
