@@ -176,7 +176,14 @@ def corrected(fold: Fold) -> NetworkIntervals:
         model = fit(learned, config, on_epoch=fold.on_epoch)
         return model.predict(asked, fold.source.platform)
 
-    widened = scores_of_new_families(_scores_by_thirds(fold, rows, predicted))
+    def without(rest: Sequence[int], left: Sequence[int]) -> Array:
+        return predicted([rows[at] for at in rest], [rows[at].graph for at in left])
+
+    families = [n.family for n in fold.train]
+    order = np.random.default_rng(fold.seed).permutation(sorted(set(families))).tolist()
+    parts = [str(order.index(name) % FAMILY_PARTS) for name in families]
+    scores = _scores_without_part(parts, fold.train, families, without)
+    widened = scores_of_new_families(scores)
     latency_ms = predicted(rows, [graphs[n.name] for n in fold.test])
     return NetworkIntervals.of(latency_ms, np.ones(len(latency_ms)), widened, COVERAGE)
 
@@ -298,34 +305,41 @@ def _calibrated(
     if len(set(families)) < LEAST_FAMILIES:
         draw = np.random.default_rng(fold.seed)
         families = [str(part) for part in draw.integers(CALIBRATION_PARTS, size=len(fold.train))]
-    scores = {}
-    for name, (rest, held) in leave_one_out(families).items():
-        learn, left = ([fold.train[at] for at in rows] for rows in (rest, held))
-        scores[name] = scores_of(predicted(learn, left), latencies_of(left))
+
+    def without(rest: Sequence[int], left: Sequence[int]) -> Array:
+        return predicted([fold.train[at] for at in rest], [fold.train[at] for at in left])
+
+    scores = _scores_without_part(families, fold.train, families, without)
     latency_ms = predicted(fold.train, fold.test)
     return NetworkIntervals.of(
         latency_ms, np.ones(len(latency_ms)), scores_of_new_families(scores), COVERAGE
     )
 
 
-def _scores_by_thirds(
-    fold: Fold,
-    rows: Sequence[Labelled],
-    predicted: Callable[[Sequence[Labelled], Sequence[EncodedGraph]], Array],
+def _scores_without_part(
+    parts: Sequence[str],
+    networks: Sequence[BenchNetwork],
+    families: Sequence[str],
+    predicted: Callable[[Sequence[int], Sequence[int]], Array],
 ) -> dict[str, Array]:
-    """Scores of each training family by a fit that saw neither it nor the rest of its part."""
-    families = [n.family for n in fold.train]
-    order = np.random.default_rng(fold.seed).permutation(sorted(set(families)))
-    part_of = {str(name): str(at % FAMILY_PARTS) for at, name in enumerate(order)}
-    scores: dict[str, list[float]] = {}
-    for rest, left in leave_one_out([part_of[name] for name in families]).values():
+    """Scores of each family by a fit that saw nothing of the part that it is in.
+
+    Args:
+        parts: the part of each network; it is left out as a whole.
+        networks: the networks.
+        families: the family of each network, which is in one part.
+        predicted: fits to networks and tells latencies of others in ms, both by position.
+    """
+    names, latency_ms = np.array(families), latencies_of(networks)
+    scores = {}
+    for rest, left in leave_one_out(parts).values():
         if not len(rest):
             continue
-        told_ms = predicted([rows[at] for at in rest], [rows[at].graph for at in left])
-        for at, latency_ms in zip(left.tolist(), told_ms.tolist(), strict=True):
-            error = abs(float(np.log(rows[at].latency_ms / latency_ms)))
-            scores.setdefault(families[at], []).append(error)
-    return {name: np.array(own) for name, own in scores.items()}
+        told_ms = predicted(rest.tolist(), left.tolist())
+        for name in dict.fromkeys(names[left].tolist()):
+            own = names[left] == name
+            scores[name] = scores_of(told_ms[own], latency_ms[left][own])
+    return scores
 
 
 def _graph_network(fold: Fold, config: NNLPConfig) -> NetworkIntervals:
