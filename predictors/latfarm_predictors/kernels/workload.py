@@ -37,12 +37,14 @@ class Workload(NamedTuple):
         macs: multiply-adds of all ops of the kernel; elementwise work counts none.
         input_bytes: size of all activations that the kernel reads.
         output_bytes: size of all results that it writes.
-        weight_bytes: size of its constants.
+        weight_bytes: size of its constants; of a table that rows are looked up in, the part that
+            is read.
         inputs: number of activations that it reads.
         fused_ops: number of ops that do work besides the main one.
         contiguous: number of elements that lie side by side before and after a move, so that they
             can be copied as one piece: a transpose of heads copies the values of a head, one of the
-            last two axes single elements. 1 for kernels that do not move data.
+            last two axes single elements, and so does a slice that leaves elements out. 1 for
+            kernels that do not move data.
     """
 
     family: str
@@ -128,8 +130,14 @@ def workload_of(graph: Graph, part: Part) -> Workload:
         groups = value if isinstance(value, int) else 1
     window = _window(family, main, in_h, in_w)
     contiguous = 1
-    if family in MOVING_FAMILIES:
-        contiguous = contiguous_elements(source.shape, result.shape, main.attrs.get("perm"))
+    if op == "Gather":
+        contiguous = _looked_up(graph, main)
+    elif family in MOVING_FAMILIES:
+        steps = _steps(graph, main, len(source.shape))
+        contiguous = contiguous_elements(source.shape, result.shape, main.attrs.get("perm"), steps)
+    weight_bytes = bytes_of(graph, part.weights)
+    if op == "Gather":
+        weight_bytes = min(weight_bytes, result.size_bytes)
     return Workload(
         family,
         part.type,
@@ -146,7 +154,7 @@ def workload_of(graph: Graph, part: Part) -> Workload:
         macs,
         bytes_of(graph, part.inputs),
         bytes_of(graph, part.outputs),
-        bytes_of(graph, part.weights),
+        weight_bytes,
         len(part.inputs),
         part.fused_ops,
         contiguous,
@@ -178,7 +186,12 @@ def configuration(work: Workload) -> dict[str, int | str]:
     return fields
 
 
-def contiguous_elements(source: Sequence[int], result: Sequence[int], perm: object = None) -> int:
+def contiguous_elements(
+    source: Sequence[int],
+    result: Sequence[int],
+    perm: object = None,
+    steps: Sequence[int] = (),
+) -> int:
     """Number of elements that lie side by side before and after a move.
 
     Args:
@@ -186,6 +199,7 @@ def contiguous_elements(source: Sequence[int], result: Sequence[int], perm: obje
         result: shape that it has then.
         perm: permutation of a Transpose; None: the move joins, cuts or repeats along some axes, of
             which the last tells the length of a piece.
+        steps: the step of a Slice along each axis; empty: 1 along all.
     """
     if isinstance(perm, tuple):
         real = [axis for axis in perm if isinstance(axis, int) and source[axis] > 1]
@@ -197,7 +211,35 @@ def contiguous_elements(source: Sequence[int], result: Sequence[int], perm: obje
     if len(source) != len(result):
         return 1
     last = max((axis for axis, size in enumerate(source) if size != result[axis]), default=None)
-    return 1 if last is None else max(min(prod(source[last:]), prod(result[last:])), 1)
+    if last is None:
+        return 1
+    behind = last + 1 if steps and steps[last] != 1 else last
+    return max(min(prod(source[behind:]), prod(result[behind:])), 1)
+
+
+def _steps(graph: Graph, node: Node, rank: int) -> Sequence[int]:
+    """The step of a Slice along each axis; empty where all are 1, or for another op."""
+    if node.op != "Slice" or len(node.inputs) < 5:
+        return ()
+    axes, steps = (_constant(graph, name) for name in node.inputs[3:5])
+    if axes is None or steps is None or len(axes) != len(steps):
+        return ()
+    found = dict(zip([axis % rank for axis in axes], steps, strict=True))
+    return [found.get(axis, 1) for axis in range(rank)]
+
+
+def _looked_up(graph: Graph, node: Node) -> int:
+    """Number of elements that a Gather copies as one piece: those behind its axis."""
+    axis = node.attrs.get("axis", 0)
+    shape = graph.type_of(node.inputs[0]).shape
+    return max(prod(shape[axis % len(shape) + 1 :]), 1) if isinstance(axis, int) and shape else 1
+
+
+def _constant(graph: Graph, tensor: str) -> Sequence[int] | None:
+    """The whole numbers of a constant; None if it is none, or its values are not kept."""
+    weight = graph.weights.get(tensor)
+    values = () if weight is None or weight.values is None else weight.values
+    return [int(value) for value in values] or None
 
 
 def _window(family: str, main: Node, in_h: int, in_w: int) -> tuple[int, int, int, int, int, int]:

@@ -24,7 +24,7 @@ class NetworkKeys:
 
     A workload follows from the form of the part (its ops and their connections), from the types of
     the tensors that cross its border and of the operands and results of its main op and of all ops
-    that multiply and add, and from a few attributes of these ops.
+    that multiply and add, from a few attributes of these ops, and from the steps of a slice.
 
     Args:
         graph: one of the networks.
@@ -37,8 +37,10 @@ class NetworkKeys:
         types = _places(tensor for tensors, _ in needed for tensor in tensors)
         weights = _places(tensor for part in parts for tensor in part.weights)
         asked = _places(index for _, indices in needed for index in indices)
+        steps = _places(name for part in parts for name in _steps(graph, part))
         self._fetch_types = _fetch(tuple(types))
         self._fetch_weights = _fetch(tuple(weights))
+        self._fetch_steps = _fetch(tuple(steps))
         self._asked = tuple(asked)
         self._forms = [_form(graph, part) for part in parts]
         # For each part, a function that picks its facts from the list of all facts made in `of`.
@@ -49,7 +51,9 @@ class NetworkKeys:
         for index, (part, (tensors, indices)) in enumerate(zip(parts, needed, strict=True)):
             own = [types[t] for t in tensors] + [len(types) + weights[t] for t in part.weights]
             picked = [index, *(forms + at for at in own), *(attributes + asked[i] for i in indices)]
-            dtypes = attributes + len(asked)
+            stepped = attributes + len(asked)
+            picked += [stepped + steps[name] for name in _steps(graph, part)]
+            dtypes = stepped + len(steps)
             self._uniform_picks.append(itemgetter(*picked, dtypes))
             self._picks.append(itemgetter(*picked, *(dtypes + at for at in own)))
 
@@ -63,6 +67,7 @@ class NetworkKeys:
         facts: list[Any] = [*self._forms]
         facts += [kind.shape for kind in kinds]
         facts += [_attributes(nodes[index]) for index in self._asked]
+        facts += [weight.values for weight in self._fetch_steps(graph.weights)]
         dtypes = [kind.dtype for kind in kinds]
         # most networks have one element type: with it only once, keys are shorter by a third
         if len(set(dtypes)) == 1:
@@ -92,6 +97,13 @@ def _needed(graph: Graph, part: Part) -> tuple[Sequence[str], Sequence[int]]:
     for index in asked:
         tensors += [*graph.data_inputs(nodes[index]), *filter(None, nodes[index].outputs)]
     return tuple(dict.fromkeys(tensors)), asked
+
+
+def _steps(graph: Graph, part: Part) -> tuple[str, ...]:
+    """The constants that hold axes and steps of a part whose main op is a slice with steps."""
+    main = graph.nodes[part.main]
+    names = main.inputs[3:5] if main.op == "Slice" and len(main.inputs) > 4 else ()
+    return tuple([name for name in names if name in graph.weights])
 
 
 def _form(graph: Graph, part: Part) -> str:

@@ -4,10 +4,10 @@ The latency of a kernel is a sum of terms, each with a coefficient that is not n
 cost; work in whole tiles, directly and by Winograd's scheme; bytes read, bytes written and bytes of
 weights, and of transformed weights that caches cannot keep; traffic of im2col; number of tiles;
 work per element of each op; where a sibling platform is known, the latency there; and the pieces
-that a move copies. Work has a
-rate of its own for windows of 1 x 1, for larger windows, and for windows of 3 x 3, the only ones
-for which most libraries have Winograd's scheme. The measurements tell whether larger windows have
-it, too.
+that a move copies. Work has a rate of its own for windows of 1 x 1, for larger windows, and for
+windows of 3 x 3, the only ones for which most libraries have Winograd's scheme. The measurements
+tell whether larger windows have it, too, and whether products are computed in packs of rows and
+outputs that have rates of their own.
 
 Non-negative least squares on relative errors finds the coefficients; it is repeated with other
 weights, so that outliers count less. Coordinate descent on the error of that fit finds the tiles.
@@ -26,6 +26,13 @@ from latfarm_predictors.features.costs import (
     TILE_MOVES,
     Tiles,
     tiled_work,
+)
+from latfarm_predictors.features.packed_products import (
+    PACKS,
+    costs_of_pairs,
+    pack_columns,
+    packed,
+    pairs_of,
 )
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import Vocabulary
@@ -53,8 +60,10 @@ positions that products of matrices take at a time on usual processors."""
 _LANES = (4, 8)
 """Numbers of channels that a library keeps together, which are tried, see `unaligned`."""
 _LANES_GAIN = 0.95
-"""Rates of their own for unaligned convolutions are kept only if they lower the mean log error to
-this share."""
+"""Rates of their own for unaligned convolutions, and for packs of products, are kept only if they
+lower the mean log error to this share."""
+_PACKED_ROWS = 24
+"""Least number of products in packs from which their rates are told apart."""
 
 
 class SiblingLatency(Protocol):
@@ -96,6 +105,8 @@ class Roofline:
             it; 0: not at all.
         lanes: channels in a block of the library's layout, where the measurements show that
             convolutions with other channels take longer; 0: they do not.
+        packs: rows and outputs in the largest pack of the library's matrix products, where the
+            measurements show such packs (`features.packed_products`); 0: they do not.
     """
 
     kind = "roofline"
@@ -114,6 +125,7 @@ class Roofline:
         self.larger = False
         self.positions = 0
         self.lanes = 0
+        self.packs = 0
         self._scaled = scaled and sibling is not None
         self._search = search and not self._scaled
         self.sibling = sibling
@@ -154,7 +166,7 @@ class Roofline:
         )
         other.vocabulary = self.vocabulary
         other.edition, other.larger = self.edition, self.larger
-        other.positions, other.lanes = self.positions, self.lanes
+        other.positions, other.lanes, other.packs = self.positions, self.lanes, self.packs
         other._floor_ms, other.sigma = self._floor_ms, self.sigma
         other._solve(table, latency_ms, 1.0 / np.sqrt(1.0 + noise / 0.01))
         return other
@@ -199,6 +211,7 @@ class Roofline:
                 "larger": self.larger,
                 "positions": self.positions,
                 "lanes": self.lanes,
+                "packs": self.packs,
                 "spills": self.spills,
             },
             arrays={"coefficients": self._coefficients},
@@ -233,6 +246,7 @@ class Roofline:
         model.larger = bool(state.values.get("larger", False))
         model.positions = int(state.values.get("positions", 0))
         model.lanes = int(state.values.get("lanes", 0))
+        model.packs = int(state.values.get("packs", 0))
         model.sigma = float(state.values["sigma"])
         model._floor_ms = float(state.values["floor_ms"])
         model._coefficients = np.asarray(state.arrays["coefficients"], dtype=np.float64)
@@ -250,9 +264,14 @@ class Roofline:
                 self._scheme_columns(table, work),
                 self._sibling_column(table),
                 table.once(pieces_of_moves),
+                self._pack_columns(table, work),
             ],
             axis=1,
         )
+
+    def _pack_columns(self, table: Table, work: Array) -> Array:
+        """Work and traffic of products in packs, shape (n, k); shape (n, 0) without packs."""
+        return pack_columns(table, self.packs, work) if self.packs else np.zeros((len(table), 0))
 
     def _scheme_columns(self, table: Table, work: Array) -> Array:
         """Work by scheme, shape (n, 3), or (n, 7): besides, that of unaligned convolutions.
@@ -304,9 +323,8 @@ class Roofline:
         def score(tiles: Tiles) -> float:
             work, blocks = tiled_work(part, tiles)
             tiled = np.stack([work, work * self.ratio(part), blocks], axis=1)
-            columns = np.concatenate(
-                [fixed, tiled, self._scheme_columns(part, work), sibling_column, pieces], axis=1
-            )
+            schemes, packs = self._scheme_columns(part, work), self._pack_columns(part, work)
+            columns = np.concatenate([fixed, tiled, schemes, sibling_column, pieces, packs], axis=1)
             _, error = relative_nnls(columns, times, weights)
             return error
 
@@ -328,7 +346,9 @@ class Roofline:
         best = with_larger if self.larger else best
         tried = _POSITIONS if self.edition == EDITION else ()
         best = self._choose("positions", tried, _LARGER_GAIN, best, score)
-        self._choose("lanes", _LANES, _LANES_GAIN, best, score)
+        best = self._choose("lanes", _LANES, _LANES_GAIN, best, score)
+        if packed(part).sum() >= _PACKED_ROWS:
+            self._choose("packs", PACKS[:-1], _LANES_GAIN, best, score)
 
     def _choose(
         self,
@@ -359,4 +379,18 @@ class Roofline:
         return errors[chosen]
 
     def _solve(self, table: Table, latency: Array, trust: Array) -> None:
-        self._coefficients, _ = relative_nnls(self._columns(table, self.tiles), latency, trust)
+        columns = self._columns(table, self.tiles)
+        self._coefficients, _ = relative_nnls(columns, latency, trust)
+        if self.packs:
+            self._tell_unseen_pairs(table, columns)
+
+    def _tell_unseen_pairs(self, table: Table, columns: Array) -> None:
+        """Set the coefficients of pairs of packs that no kernel has by those of the others."""
+        own = slice(-len(pairs_of(self.packs)), None)
+        work = self._fixed(table).shape[1]
+        # Products have no window: their work stands in its own column, in that of Winograd's ratio,
+        # which is 1, and in that of windows of 1 x 1.
+        base = float(self._coefficients[[work, work + 1, work + 4]].sum())
+        counts = (columns[:, own] > 0).sum(axis=0)
+        costs = costs_of_pairs(self.packs, base + self._coefficients[own], counts)
+        self._coefficients[own] = np.maximum(costs - base, 0.0)

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from latfarm_predictors.features.packed_products import pack_features
 from latfarm_predictors.features.table import Array, Table, as_table
 from latfarm_predictors.features.table_features import (
     Vocabulary,
@@ -295,7 +296,10 @@ class RooflineGP:
         parts = [shape, self.vocabulary.columns(table), schemes]
         if self._windows:
             parts.append(table.once(window_features))
-        parts.append(table.once(move_features))  # the last, since older bundles lack them
+        # The last, since older bundles lack them.
+        parts.append(table.once(move_features))
+        if self.roofline.packs:
+            parts.append(table.once(pack_features, self.roofline.packs))
         return np.concatenate(parts, axis=1)
 
     def _standardise(self, features: Array) -> None:

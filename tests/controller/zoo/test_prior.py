@@ -11,6 +11,7 @@ import pytest
 from latfarm_controller import zoo
 from latfarm_controller.zoo.draws.kernel_kinds import SHARES, base_of, kind_of
 from latfarm_controller.zoo.draws.prior import MAX_BYTES, MAX_MACS, KernelPrior
+from latfarm_controller.zoo.draws.windows import wide_windows
 from latfarm_controller.zoo.family import Family
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.hash import hash_of
@@ -170,6 +171,23 @@ def test_a_share_of_networks_has_wide_windows_of_stride_1() -> None:
     # families without windows take their turn, too: nothing waits for what they cannot have
     only = {"mobilenet-v1": zoo.families()["mobilenet-v1"]}
     assert len(list(islice(KernelPrior(only, seed=3).networks(macs=macs, wide=0.5), 6))) == 6
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sixty_networks_show_every_lineage_however_large_most_of_its_networks_are(
+    seed: int,
+) -> None:
+    families = zoo.calibration_families()
+    macs = (3e7, 2e9)
+    found = list(islice(KernelPrior(families, seed).networks(macs=macs, wide=0.25), 60))
+    names = {graph.name for graph in found}
+    shown = {
+        family.lineage
+        for name, family in families.items()
+        if any(drawn.startswith(name) for drawn in names)
+    }
+    assert {family.lineage for family in families.values()} == shown
+    assert sum(wide_windows(graph) >= 3 for graph in found) >= 15
 
 
 def test_wide_windows_of_stride_1_are_convolutions_to_users() -> None:

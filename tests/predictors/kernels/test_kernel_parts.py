@@ -135,6 +135,18 @@ def test_transposes_with_equal_shapes_have_keys_of_their_own() -> None:
     assert key != other_key
 
 
+def test_slices_with_equal_shapes_have_keys_of_their_own() -> None:
+    def key_and_workload(end: int, *steps: int) -> tuple[object, Workload]:
+        b = GraphBuilder("half")
+        graph = b.build([b.slice(b.input((1, 8, 8, 8)), (0,), (end,), (3,), steps)])
+        (part,) = find_parts(graph, FUSED)
+        return NetworkKeys(graph, [part]).of(graph)[0], workload_of(graph, part)
+
+    (key, work), (other_key, other) = key_and_workload(4, 1), key_and_workload(8, 2)
+    assert (work.contiguous, other.contiguous) == (4, 1)
+    assert key != other_key
+
+
 def test_keys_include_types_of_tensors_inside_a_kernel() -> None:
     """A view inside a kernel changes what its main op reads, and no size at the border shows it."""
 

@@ -151,6 +151,11 @@ def test_kernels_differ_by_their_window_over_channels() -> None:
         (lambda b, x: b.concat([x, x]), (1, 6, 7, 5), 210),
         (lambda b, x: b.concat([x, x], axis=3), (1, 6, 7, 5), 5),
         (lambda b, x: b.pad(x, (0, 0, 1, 0, 0, 0, 1, 0)), (1, 6, 7, 5), 35),
+        # half of each row, every other element, every other row
+        (lambda b, x: b.slice(x, (0,), (4,), (3,)), (1, 6, 7, 8), 4),
+        (lambda b, x: b.slice(x, (0,), (8,), (3,), (2,)), (1, 6, 7, 8), 1),
+        (lambda b, x: b.slice(x, (0,), (7,), (2,), (2,)), (1, 6, 7, 8), 8),
+        (lambda b, x: b.slice(x, (7, 0), (0, 3), (3, 1), (-1, 1)), (1, 6, 7, 8), 1),
         (lambda b, x: b.reshape(x, (1, 6, 35)), (1, 6, 7, 5), 1),
         (lambda b, x: b.relu(x), (1, 6, 7, 5), 1),
     ],
@@ -161,6 +166,17 @@ def test_moves_tell_the_pieces_that_they_copy(
     found = work(make, shape)
     assert found.contiguous == contiguous
     assert configuration(found).get("contiguous", 1) == contiguous
+
+
+def test_a_look_up_copies_rows_and_reads_no_more_of_its_table() -> None:
+    b = GraphBuilder("words")
+    ids = b.input((1, 12), "int64")
+    graph = b.build([b.op("Gather", [b.weight((3000, 16)), ids])])
+    found = workload(extract(graph, graph.nodes))
+    assert (found.contiguous, found.weight_bytes) == (16, 4 * 12 * 16)
+    b = GraphBuilder("few words")
+    graph = b.build([b.op("Gather", [b.weight((5, 16)), b.input((1, 12), "int64")])])
+    assert workload(extract(graph, graph.nodes)).weight_bytes == 4 * 5 * 16
 
 
 def test_several_operands() -> None:

@@ -28,7 +28,7 @@ from latfarm_controller.campaigns.profiles.profiled_networks import with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Numbers of edges and of networks below which the answer of the pair's own models stays."""
-FUSED_IN_ONE = 8
+FUSED_IN_ONE = 4
 """Number of fused edges from which a single network is enough. Few families have some activations:
 of 60 profiled networks, one may have a HardSwish, and behind each of its convolutions."""
 LEAST_FUSED = 0.25

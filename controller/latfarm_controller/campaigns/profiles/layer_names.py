@@ -7,17 +7,19 @@ belong to that node. A layer that gathers a tensor is named after the node that 
 Where the tensor was made by a move of data (a concatenation, for example) that no layer shows, or
 by a convolution in groups, the gathering belongs to the node that made it.
 
-A TFLite file writes an activation into the sum before it. XNNPACK runs that operator as two
-kernels, and names both after the operator's only tensor, that of the activation.
+A TFLite file writes an activation into the operator before it, whose only tensor is then that of
+the activation. XNNPACK runs a sum with an activation as two kernels, and names both after that
+tensor; a product with an activation is one kernel of that name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph, Node
+from latfarm_predictors.graph.op_sets import PRODUCTS
 from latfarm_predictors.measurement import ProfiledLayer
 
 MOVES = frozenset({"Concat", "Split", "Slice", "Transpose"})
@@ -71,12 +73,14 @@ def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[
 
     Args:
         graph: the profiled network.
-        layers: the layers of its profile. The operator's layer comes just before that of its
-            activation, and has the same name with `STEP` before each part.
+        layers: the layers of its profile. Where an operator has a layer of its own, it comes just
+            before that of its activation, and has the same name with `STEP` before each part. A
+            matrix product that no layer shows ran in the layer of its activation.
     """
     nodes = {node.name: node for node in graph.nodes}
+    shown = {name for layer in layers for name in layer.name.split("+")}
     found: list[ProfiledLayer] = []
-    for layer in layers:
+    for layer in [_with_product(graph, nodes, layer, shown) for layer in layers]:
         name = layer.name.rpartition("+")[2]
         step = "+".join(STEP + part for part in layer.name.split("+"))
         if found and found[-1].name == step and name in nodes and nodes[name].op in ACTIVATIONS:
@@ -89,6 +93,21 @@ def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[
                 continue
         found.append(layer)
     return found
+
+
+def _with_product(
+    graph: Graph, nodes: Mapping[str, Node], layer: ProfiledLayer, shown: Collection[str]
+) -> ProfiledLayer:
+    """A layer of an activation, named by the product before it as well if no layer shows that."""
+    activation = nodes.get(layer.name.partition("+")[0])
+    if activation is None or activation.op not in ACTIVATIONS:
+        return layer
+    tensor = activation.inputs[0]
+    at = graph.positions.get(tensor)
+    if at is None or graph.nodes[at].op not in PRODUCTS or graph.nodes[at].name in shown:
+        return layer
+    alone = len(graph.readers.get(tensor, ())) == 1 and tensor not in graph.outputs
+    return replace(layer, name=f"{graph.nodes[at].name}+{layer.name}") if alone else layer
 
 
 def _maker(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 
 from latfarm_predictors.errors import GraphError
@@ -81,6 +81,10 @@ _PATIENCE = 90
 _TRIES = 3
 """Number of networks of a family that are drawn before the family is skipped for kinds that none of
 them had."""
+_FITTING_TRIES = 6
+"""Number of networks of a family that are drawn in its turn until one has a size that is asked for.
+With a single try, 60 networks had none of a family most of whose networks are too large, and so
+nothing of the ops that no other family has."""
 _DRAWN_TRIES = 16
 """The same number for a drawn family, each of whose networks has other constructions."""
 
@@ -217,23 +221,45 @@ class KernelPrior:
         Args:
             macs: least and most multiply-adds of a network.
             wide: share of networks that must have wide windows of stride 1, which plain draws
-                hardly contain. Others take their turn where no family has them.
+                hardly contain. Families without such windows wait for another network. Where no
+                family has them, others take their turn.
         """
         found: set[str] = set()
+        waiting: deque[Family] = deque()
         idle = 0
         while idle < _PATIENCE:
             wanted = math.floor((len(found) + 1) * wide) > math.floor(len(found) * wide)
             wanted = wanted and idle < _PATIENCE // 2
-            graph = self._drawn_network(next(self._turns), wide=wanted)
+            family = waiting.popleft() if waiting and not wanted else next(self._turns)
+            graph = self._fitting_network(family, macs, found, wide=wanted)
             idle += 1
-            if graph is None or hash_of(graph) in found:
-                continue
-            if wanted and wide_windows(graph) < _LEAST_WIDE:
-                continue
-            if macs[0] <= graph_totals(graph).macs <= macs[1]:
+            if graph is None and wanted:
+                waiting.append(family)
+            elif graph is not None:
                 found.add(hash_of(graph))
                 idle = 0
                 yield graph
+
+    def _fitting_network(
+        self, family: Family, macs: tuple[float, float], barred: Collection[str], *, wide: bool
+    ) -> Graph | None:
+        """A network of a family with so many multiply-adds; None if a few tries find none.
+
+        Args:
+            family: what to build.
+            macs: least and most multiply-adds.
+            barred: hashes of networks that were found before.
+            wide: whether it must have wide windows of stride 1.
+        """
+        for _ in range(_FITTING_TRIES):
+            graph = self._drawn_network(family, wide=wide)
+            if graph is None or hash_of(graph) in barred:
+                continue
+            if wide and wide_windows(graph) < _LEAST_WIDE:
+                continue
+            if macs[0] <= graph_totals(graph).macs <= macs[1]:
+                return graph
+        return None
 
     def _network(self, family: Family, rules: FusionRules) -> list[Kernel]:
         """The kernels of one drawn network of `family`."""

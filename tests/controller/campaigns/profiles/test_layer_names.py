@@ -76,6 +76,46 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
     assert with_own_activations(graph, others) == others
 
 
+def perceptrons(layers: int) -> Graph:
+    b = GraphBuilder("perceptrons")
+    x = b.input((1, 16, 32))
+    for _ in range(layers):
+        x = b.matmul(b.relu(b.matmul(x, b.weight((32, 64)))), b.weight((64, 32)))
+    return b.build([x])
+
+
+def hidden_products(graph: Graph) -> set[str]:
+    """The products whose results an activation reads."""
+    made = graph.positions
+    return {graph.nodes[made[node.inputs[0]]].name for node in graph.nodes if node.op == "Relu"}
+
+
+def test_a_product_that_no_layer_shows_ran_in_the_layer_of_its_activation() -> None:
+    graph = perceptrons(4)
+    # as TFLite tells it: the activation is written into the product before it
+    names = [node.name for node in graph.nodes if node.name not in hidden_products(graph)]
+    shown = [ProfiledLayer(name, "FullyConnected", 1.0) for name in names]
+    told = with_own_activations(graph, shown)
+    assert [layer.name for layer in told][:2] == [
+        f"{graph.nodes[0].name}+{graph.nodes[1].name}",
+        graph.nodes[2].name,
+    ]
+    assert [layer.latency_ms for layer in told] == [layer.latency_ms for layer in shown]
+    measured = Measurement(
+        "r", hash_of(graph), "p", "context", Outcome.OK, latency_ms=8.0, layers=tuple(shown)
+    )
+    seen = seen_in_networks([(graph, measured)])["MatMul", "Relu"]
+    assert (seen.fused, seen.apart, seen.verdict) == (4, 0, "fused")
+    # a product with a layer of its own, or one that something else reads, is left alone
+    every = [ProfiledLayer(node.name, "FullyConnected", 1.0) for node in graph.nodes]
+    assert with_own_activations(graph, every) == every
+    b = GraphBuilder("read twice")
+    product = b.matmul(b.input((1, 16, 32)), b.weight((32, 32)))
+    twice = b.build([b.add(b.relu(product), product)])
+    alone = [ProfiledLayer(twice.nodes[1].name, "Relu", 1.0)]
+    assert with_own_activations(twice, alone) == alone
+
+
 def test_pieces_of_an_op_bear_its_name_and_layouts_that_of_a_hidden_move() -> None:
     graph = network()
     layers = profile(graph)
