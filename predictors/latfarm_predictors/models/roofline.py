@@ -60,10 +60,11 @@ positions that products of matrices take at a time on usual processors."""
 _LANES = (4, 8)
 """Numbers of channels that a library keeps together, which are tried, see `unaligned`."""
 _LANES_GAIN = 0.95
-"""Rates of their own for unaligned convolutions, and for packs of products, are kept only if they
-lower the mean log error to this share."""
-_PACKED_ROWS = 24
-"""Least number of products in packs from which their rates are told apart."""
+"""Rates of their own for unaligned convolutions are kept only if they lower the mean log error to
+this share."""
+_PACKED_ROWS, _PACKS_GAIN = 80, 0.85
+"""Least number of products in packs from which their rates are told apart, and the same share for
+these rates. The 19 terms of packs of 16 lower the error of 80 products without packs to 0.87."""
 
 
 class SiblingLatency(Protocol):
@@ -348,7 +349,7 @@ class Roofline:
         best = self._choose("positions", tried, _LARGER_GAIN, best, score)
         best = self._choose("lanes", _LANES, _LANES_GAIN, best, score)
         if packed(part).sum() >= _PACKED_ROWS:
-            self._choose("packs", PACKS[:-1], _LANES_GAIN, best, score)
+            self._choose("packs", PACKS[:-1], _PACKS_GAIN, best, score)
 
     def _choose(
         self,
