@@ -213,8 +213,8 @@ def contiguous_elements(
     last = max((axis for axis, size in enumerate(source) if size != result[axis]), default=None)
     if last is None:
         return 1
-    behind = last + 1 if steps and steps[last] != 1 else last
-    return max(min(prod(source[behind:]), prod(result[behind:])), 1)
+    first = last + 1 if steps and steps[last] != 1 else last
+    return max(min(prod(source[first:]), prod(result[first:])), 1)
 
 
 def _steps(graph: Graph, node: Node, rank: int) -> Sequence[int]:
