@@ -118,7 +118,7 @@ def test_a_board_that_changed_since_is_refused_before_it_measures(
     )
     try:
         ended = shell.run("cover", model, "-p", farm.platform, "--family", "softmax")
-        again = shell.run("cover", "vit-tiny", "-p", farm.platform, "--budget", "1")
+        again = shell.run("cover", "retinanet-r34", "-p", farm.platform, "--budget", "1")
     finally:
         newest.write_bytes(kept)
     assert ended.code == 0
@@ -149,7 +149,7 @@ def test_a_model_is_a_file_or_of_the_zoo(shell: Any, farm: Any) -> None:
     ended = shell.run("cover", "no-such-net", "-p", farm.platform)
     assert ended.code == 2
     assert "no-such-net: there is no such file, and no zoo family 'no-such-net'" in ended.err
-    planned = shell.run("cover", "vit-tiny", "-p", farm.platform, "--dry-run", "--json").json
+    planned = shell.run("cover", "retinanet-r34", "-p", farm.platform, "--dry-run", "--json").json
     assert planned["badly_covered"] >= len(planned["kernels"]) > 0
     assert "new_bundle" not in planned
 
