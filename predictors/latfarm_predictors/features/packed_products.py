@@ -18,6 +18,9 @@ PACKS = (16, 8, 4, 1)
 """Sizes of packs, the largest first. A library has those up to its largest one."""
 LEAST_OF_A_PAIR = 2
 """Number of kernels from which a pair of packs has a cost of its own."""
+LEAST_OF_MEDIAN = 0.1
+"""A fit that tells less than this share of the median cost has seen nothing but kernels that are
+too small to tell it."""
 
 
 def packed(table: Table) -> Array:
@@ -74,10 +77,10 @@ def pack_columns(table: Table, largest: int, work: Array) -> Array:
 
 
 def costs_of_pairs(largest: int, costs: Array, counts: Array) -> Array:
-    """What a multiply-add costs with each pair of packs, also with those that no kernel has.
+    """What a multiply-add costs with each pair of packs, also with those that no kernel tells.
 
     The logarithm of a cost is taken for a sum of what the rows and what the outputs add. A pack
-    that no kernel has adds nothing.
+    that no kernel tells adds nothing.
 
     Args:
         largest: the largest pack of the library.
@@ -85,13 +88,13 @@ def costs_of_pairs(largest: int, costs: Array, counts: Array) -> Array:
         counts: number of kernels with each pair, shape (k,).
 
     Returns:
-        The costs, shape (k,); those of pairs with `LEAST_OF_A_PAIR` kernels are unchanged.
+        The costs, shape (k,); those of pairs that kernels tell are unchanged.
     """
-    seen = counts >= LEAST_OF_A_PAIR
-    if not seen.any() or not (costs[seen] > 0).any():
+    measured = (counts >= LEAST_OF_A_PAIR) & (costs > 0)
+    if not measured.any():
         return costs
-    least = 1e-3 * float(np.median(costs[seen & (costs > 0)]))
-    logs = np.log(np.maximum(costs, least))
+    seen = measured & (costs >= LEAST_OF_MEDIAN * float(np.median(costs[measured])))
+    logs = np.log(np.where(seen, costs, 1.0))
     middle = float(logs[seen].mean())
     sizes = [size for size in PACKS if size <= largest]
     effects = np.array(

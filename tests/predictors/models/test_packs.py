@@ -126,6 +126,9 @@ def test_costs_of_pairs_that_were_seen_stay() -> None:
     assert pairs == [(4, 4), (4, 1), (1, 4), (1, 1)]
     told = costs_of_pairs(4, np.array([1.0, 0.0, 2.0, 6.0]), np.array([5, 0, 3, 2]))
     assert told.tolist() == pytest.approx([1.0, 3.0, 2.0, 6.0])
+    # tiny kernels alone have the third pair: a fit tells their cost by other terms
+    tiny = costs_of_pairs(4, np.array([1.0, 3.0, 1e-6, 6.0]), np.array([5, 4, 3, 2]))
+    assert tiny.tolist() == pytest.approx([1.0, 3.0, 2.0, 6.0])
     nothing = costs_of_pairs(4, np.zeros(4), np.zeros(4))
     assert nothing.tolist() == [0.0] * 4
 
