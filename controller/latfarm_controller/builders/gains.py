@@ -4,7 +4,8 @@ In a network whose weights are noise, the batch norms do not normalise, so the w
 activations in range. First, they compensate for the activation function before the layer (He et al.
 2015, section 2.2; here also for functions other than ReLU). Second, they keep the branches of a
 residual network small compared with the tensors to which they are added (Zhang et al. 2019,
-"Fixup"), because otherwise every block would double the variance.
+"Fixup"), because otherwise every block would double the variance. A branch without a layer, such
+as the pooling of PoolFormer (Yu et al. 2022), is kept small by its LayerScale.
 """
 
 from __future__ import annotations
@@ -45,12 +46,45 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 # A residual branch adds this share of the trunk's variance: over 33 blocks it grows 23 times.
 _BRANCH = 0.1
+# The mean factor of a LayerScale on a branch without a layer.
+_SMALL_SCALE = 0.1
 _FAR = 24  # how many nodes to look back or ahead; residual branches are shorter
 
 
 def gain(graph: Graph, node: Node) -> float:
     """Return the variance that a layer's weights need, multiplied by the layer's fan-in."""
     return _input_gain(graph, node.inputs[0]) * _branch(graph, node)
+
+
+def factor(graph: Graph, node: Node) -> float:
+    """Return the mean of the constant that a Mul multiplies a tensor by.
+
+    It is small for a residual branch that no layer keeps small. For example, PoolFormer adds
+    scale * (pool(x) - x) to x. With a scale of 1, the sum would be pool(x), and activations would
+    shrink with each block.
+    """
+    branches, readers = graph.data_inputs(node), graph.consumers.get(node.outputs[0], ())
+    if len(branches) != 1 or len(readers) != 1 or readers[0].op != "Add":
+        return 1.0
+    trunks = [t for t in graph.data_inputs(readers[0]) if t != node.outputs[0]]
+    shrinks = not _ends_in_layer(graph, branches[0]) and any(
+        _derives(graph, branches[0], trunk) for trunk in trunks
+    )
+    return _SMALL_SCALE if shrinks else 1.0
+
+
+def _derives(graph: Graph, tensor: str, source: str) -> bool:
+    """Whether a tensor is computed from another one that few nodes lie before."""
+    rest, seen = [tensor], {tensor}
+    while rest and len(seen) <= _FAR:
+        maker = graph.producers.get(rest.pop(0))
+        for read in () if maker is None else graph.data_inputs(maker):
+            if read == source:
+                return True
+            if read not in seen:
+                seen.add(read)
+                rest.append(read)
+    return False
 
 
 def _input_gain(graph: Graph, tensor: str) -> float:

@@ -53,6 +53,7 @@ COMMANDS = (
     "campaigns.plan",
     "campaigns.characterize",
     "campaigns.cover",
+    "campaigns.profile",
     "campaigns.campaign",
     "campaigns.engines",
     "answers.predict",

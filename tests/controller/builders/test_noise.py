@@ -167,6 +167,24 @@ def test_branches_of_a_residual_network_are_small() -> None:
     assert spread_of_layers(graph) == pytest.approx([1.0, 0.2, 1.0, 1.0], rel=0.15)
 
 
+def test_a_branch_without_a_layer_is_kept_small_by_its_scale() -> None:
+    b = GraphBuilder("pooled")
+    x = b.relu(b.conv(b.input((1, 32, 9, 9)), 32, 3))
+    pooled = b.sub(b.avg_pool(x, 3, stride=1, pads=1), x)
+    x = b.add(x, b.mul(pooled, b.weight((32, 1, 1))))  # as PoolFormer mixes tokens
+    x = b.add(x, b.mul(b.conv(x, 32, 1), b.weight((32, 1, 1))))  # its layer is small already
+    graph = b.build([b.mul(x, b.weight((32, 1, 1)))])
+    weights = Weights(graph)
+    scales = [
+        weights.array(tensor).mean()
+        for node in graph.nodes
+        if node.op == "Mul"
+        for tensor in node.inputs
+        if tensor in graph.weights
+    ]
+    assert scales == pytest.approx([0.1, 1.0, 1.0], rel=0.1)
+
+
 def test_given_values_take_the_place_of_noise() -> None:
     graph = one_of_each()
     kernel = weight_of(graph, "Conv", 1)

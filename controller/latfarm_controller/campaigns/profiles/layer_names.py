@@ -5,11 +5,15 @@ MNN splits an op into several ("geometry computing"; an LRN becomes nine) and ca
 `<node>__matmul_converted`, and a group of a convolution `<node>__group__<number>`. All these layers
 belong to that node. A layer that gathers a tensor is named after the node that reads the tensor.
 Where the tensor was made by a move of data (a concatenation, for example) that no layer shows, or
-by a convolution in groups, the gathering belongs to the node that made it.
+by a convolution in groups, the gathering belongs to the node that made it. A product with a bias
+that is added to it becomes one convolution, which is called after the sum.
 
 A TFLite file writes an activation into the operator before it, whose only tensor is then that of
 the activation. XNNPACK runs a sum with an activation as two kernels, and names both after that
 tensor; a product with an activation is one kernel of that name.
+
+Some runtimes call layers after tensors. A network that another tool exported names its tensors
+apart from its nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from dataclasses import replace
 
 from latfarm_predictors.graph.graph import Graph, Node
 from latfarm_predictors.graph.op_sets import PRODUCTS
+from latfarm_predictors.kernels.fusion_ops import CONSTANT, rule_op
 from latfarm_predictors.measurement import ProfiledLayer
 
 MOVES = frozenset({"Concat", "Split", "Slice", "Transpose"})
@@ -30,6 +35,8 @@ STEP = "scratch_"
 """Beginning of the names that builders give to tensors between the steps of one op."""
 ACTIVATIONS = frozenset({"Relu", "Clip"})
 """Ops that a file may write into the op before them."""
+BIAS = f"Add{CONSTANT}"
+"""The sum of a tensor and a weight, in fusion rules."""
 _MADE_OF = re.compile(
     r"(?P<node>.+?)(?:__matmul_converted|(?P<group>__group__\d+))?(?:_raster_(?P<piece>\d+))?\Z"
 )
@@ -48,10 +55,14 @@ def by_node(
         layout_ops: the ops of layers that change a layout; these keep their names unless they do
             the work of a move of data.
     """
-    nodes = {node.name: node for node in graph.nodes}
+    nodes = {tensor: node for node in graph.nodes for tensor in node.outputs}
+    nodes |= {node.name: node for node in graph.nodes}
+    layers = [_after_nodes(nodes, layer) for layer in layers]
     shown = {name for layer in layers for name in layer.name.split("+")}
     grouped = {
-        match["node"] for name in shown if (match := _MADE_OF.fullmatch(name)) and match["group"]
+        nodes[match["node"]].name
+        for name in shown
+        if (match := _MADE_OF.fullmatch(name)) and match["group"] and match["node"] in nodes
     }
     found = []
     for layer in layers:
@@ -68,14 +79,26 @@ def by_node(
     return found
 
 
-def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
-    """The layers in their order; an operator and the activation written into it become one layer.
+def _after_nodes(nodes: Mapping[str, Node], layer: ProfiledLayer) -> ProfiledLayer:
+    """A layer whose parts are called after tensors, called after the nodes that make these."""
+    named = []
+    for part in layer.name.split("+"):
+        step = STEP if part.startswith(STEP) and part not in nodes else ""
+        node = nodes.get(part.removeprefix(step))
+        named.append(part if node is None else step + node.name)
+    name = "+".join(named)
+    return layer if name == layer.name else replace(layer, name=name)
+
+
+def with_hidden_products(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
+    """The layers in their order; an operator and what was written into it become one layer.
 
     Args:
         graph: the profiled network.
-        layers: the layers of its profile. Where an operator has a layer of its own, it comes just
-            before that of its activation, and has the same name with `STEP` before each part. A
-            matrix product that no layer shows ran in the layer of its activation.
+        layers: the layers of its profile, called after nodes. Where an operator has a layer of its
+            own, it comes just before that of its activation, and has the same name with `STEP`
+            before each part. A matrix product that no layer shows ran in the layer of the bias or
+            the activation behind it.
     """
     nodes = {node.name: node for node in graph.nodes}
     shown = {name for layer in layers for name in layer.name.split("+")}
@@ -98,16 +121,21 @@ def with_own_activations(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[
 def _with_product(
     graph: Graph, nodes: Mapping[str, Node], layer: ProfiledLayer, shown: Collection[str]
 ) -> ProfiledLayer:
-    """A layer of an activation, named by the product before it as well if no layer shows that."""
-    activation = nodes.get(layer.name.partition("+")[0])
-    if activation is None or activation.op not in ACTIVATIONS:
-        return layer
-    tensor = activation.inputs[0]
-    at = graph.positions.get(tensor)
-    if at is None or graph.nodes[at].op not in PRODUCTS or graph.nodes[at].name in shown:
-        return layer
-    alone = len(graph.readers.get(tensor, ())) == 1 and tensor not in graph.outputs
-    return replace(layer, name=f"{graph.nodes[at].name}+{layer.name}") if alone else layer
+    """A layer with the names of the product and the bias before it that no layer shows."""
+    last = nodes.get(layer.name.partition("+")[0])
+    before: list[str] = []
+    while last is not None and (last.op in ACTIVATIONS or rule_op(graph, last) == BIAS):
+        tensor = next(iter(graph.data_inputs(last)), "")
+        at = graph.positions.get(tensor)
+        if at is None or graph.nodes[at].name in shown:
+            break
+        if len(graph.readers.get(tensor, ())) != 1 or tensor in graph.outputs:
+            break
+        last = graph.nodes[at]
+        before.insert(0, last.name)
+        if last.op in PRODUCTS:
+            return replace(layer, name="+".join([*before, layer.name]))
+    return layer
 
 
 def _maker(

@@ -22,7 +22,7 @@ from latfarm_predictors.measurement import Measurement, ProfiledLayer
 from latfarm_predictors.samples import KernelSample
 from latfarm_predictors.slow_core import corrected_layers
 
-from latfarm_controller.campaigns.profiles.layer_names import STEP, by_node, with_own_activations
+from latfarm_controller.campaigns.profiles.layer_names import STEP, by_node, with_hidden_products
 
 LAYOUT_OPS = frozenset(
     {"Reorder", "ReorderInput", "ReorderOutput", "MemcpyFromHost", "MemcpyToHost"}
@@ -92,10 +92,15 @@ def _with_layout_changes(
     return found
 
 
-def accounts_for(measurement: Measurement) -> bool:
-    """Whether the layers of a profile explain the latency measured without the profiler."""
+def accounts_for(measurement: Measurement, call_ms: float = 0.0) -> bool:
+    """Whether the layers of a profile explain the latency measured without the profiler.
+
+    Args:
+        measurement: a good measurement with a profile.
+        call_ms: what of its latency no layer can show: the call and its transfers.
+    """
     total_ms = sum(layer.latency_ms for layer in corrected_layers(measurement))
-    whole_ms = measurement.latency_ms or 0.0
+    whole_ms = max((measurement.latency_ms or 0.0) - call_ms, 0.0)
     return (1.0 - UNTOLD_SHARE) * whole_ms <= total_ms <= _MOST_PROFILED * whole_ms
 
 
@@ -215,8 +220,8 @@ def in_context(
         clock_ms: what the profiler takes for each layer, see `clock_cost_ms`; None: the network
             alone tells it.
     """
-    named = with_own_activations(graph, corrected_layers(measurement))
-    own = by_node(graph, named, LAYOUT_OPS)
+    named = by_node(graph, corrected_layers(measurement), LAYOUT_OPS)
+    own = with_hidden_products(graph, named)
     total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:
         return []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from latfarm_controller.campaigns.profiles.fusion_in_networks import seen_in_networks
-from latfarm_controller.campaigns.profiles.layer_names import by_node, with_own_activations
+from latfarm_controller.campaigns.profiles.layer_names import by_node, with_hidden_products
 from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, in_context
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -58,7 +61,7 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
         ProfiledLayer(f"scratch_{relu}", "Add", 0.25),
         ProfiledLayer(relu, "Clamp", 0.125),
     ]
-    told = with_own_activations(graph, shown)
+    told = with_hidden_products(graph, shown)
     assert told == [*shown[:2], ProfiledLayer(f"{add}+{relu}", "Add", 0.375)]
     measured = Measurement(
         "r", hash_of(graph), "p", "context", Outcome.OK, latency_ms=2.375, layers=tuple(shown)
@@ -73,7 +76,7 @@ def test_an_activation_that_a_file_writes_into_a_sum_is_one_layer_with_it() -> N
     assert (apart["Add"], apart["Relu"]) == pytest.approx((0.375, 0.0))
     # steps of an op that has no activation behind it, and of one by itself, stay what they are
     others = [ProfiledLayer("scratch_1", "Mul", 1.0), ProfiledLayer(add, "Add", 1.0)]
-    assert with_own_activations(graph, others) == others
+    assert with_hidden_products(graph, others) == others
 
 
 def perceptrons(layers: int) -> Graph:
@@ -95,7 +98,7 @@ def test_a_product_that_no_layer_shows_ran_in_the_layer_of_its_activation() -> N
     # as TFLite tells it: the activation is written into the product before it
     names = [node.name for node in graph.nodes if node.name not in hidden_products(graph)]
     shown = [ProfiledLayer(name, "FullyConnected", 1.0) for name in names]
-    told = with_own_activations(graph, shown)
+    told = with_hidden_products(graph, shown)
     assert [layer.name for layer in told][:2] == [
         f"{graph.nodes[0].name}+{graph.nodes[1].name}",
         graph.nodes[2].name,
@@ -108,12 +111,81 @@ def test_a_product_that_no_layer_shows_ran_in_the_layer_of_its_activation() -> N
     assert (seen.fused, seen.apart, seen.verdict) == (4, 0, "fused")
     # a product with a layer of its own, or one that something else reads, is left alone
     every = [ProfiledLayer(node.name, "FullyConnected", 1.0) for node in graph.nodes]
-    assert with_own_activations(graph, every) == every
+    assert with_hidden_products(graph, every) == every
     b = GraphBuilder("read twice")
     product = b.matmul(b.input((1, 16, 32)), b.weight((32, 32)))
     twice = b.build([b.add(b.relu(product), product)])
     alone = [ProfiledLayer(twice.nodes[1].name, "Relu", 1.0)]
-    assert with_own_activations(twice, alone) == alone
+    assert with_hidden_products(twice, alone) == alone
+
+
+def test_a_product_whose_bias_names_its_layer_ran_in_that_layer() -> None:
+    b = GraphBuilder("biases")
+    x = b.input((1, 16, 32))
+    for _ in range(3):
+        x = b.add(b.matmul(x, b.weight((32, 64))), b.weight((64,)))
+        x = b.relu(b.add(b.matmul(x, b.weight((64, 32))), b.weight((32,))))
+    graph = b.build([b.add(b.matmul(x, b.transpose(x, (0, 2, 1))), b.weight((16, 16)))])
+    # as MNN tells it: a product with its bias, and an activation, is a convolution that is called
+    # after the last of them; a product of two tensors has a layer of its own
+    *_, product, mask = graph.nodes
+    behind = [
+        node.name
+        for node, after in pairwise(graph.nodes[:-3])
+        if node.op == "Relu" or (node.op == "Add" and after.op != "Relu")
+    ]
+    ends = [*behind, graph.nodes[-4].name]
+    shown = [
+        *(ProfiledLayer(f"{name}__matmul_converted", "Convolution", 1.0) for name in ends),
+        ProfiledLayer(graph.nodes[-3].name, "Reorder", 0.25),
+        ProfiledLayer(product.name, "While", 0.5),
+        ProfiledLayer(mask.name, "BinaryOp", 0.125),
+    ]
+    told = with_hidden_products(graph, by_node(graph, shown, LAYOUT_OPS))
+    first = graph.nodes
+    assert [layer.name for layer in told[:2]] == [
+        f"{first[0].name}+{first[1].name}",
+        f"{first[2].name}+{first[3].name}+{first[4].name}",
+    ]
+    assert [layer.name for layer in told[-2:]] == [product.name, mask.name]
+    measured = Measurement(
+        "r", hash_of(graph), "p", "context", Outcome.OK, latency_ms=6.875, layers=tuple(shown)
+    )
+    seen = seen_in_networks([(graph, measured)])["MatMul", "Add:const"]
+    assert (seen.fused, seen.apart, seen.verdict) == (6, 1, "fused")
+    # cut apart, the product has the time, and not its bias
+    found = in_context(graph, FusionRules.none(), measured)
+    times = [(s.kernel.type, s.latency_ms) for s in found][:5]
+    assert times == [("MatMul", 1.0), ("Add", 0.0), ("MatMul", 1.0), ("Add", 0.0), ("Relu", 0.0)]
+
+
+def test_layers_that_are_called_after_tensors_belong_to_the_nodes_that_make_these() -> None:
+    plain = network()
+    layers = profile(plain)
+    named = [replace(layer, name=f"made by {layer.name}") for layer in layers]
+    told = [layer.name for layer in by_node(with_other_tensors(plain), named, LAYOUT_OPS)]
+    nodes = {node.name for node in plain.nodes}
+    usual = [layer.name for layer in by_node(plain, layers, LAYOUT_OPS)]
+    assert [name for name in told if name in nodes] == [name for name in usual if name in nodes]
+    assert len(nodes.intersection(told)) == 7
+
+
+def with_other_tensors(graph: Graph) -> Graph:
+    """A network whose tensors have other names than the nodes that make them."""
+    names = {tensor: f"made by {tensor}" for node in graph.nodes for tensor in node.outputs}
+
+    def other(tensors: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(tensor, tensor) for tensor in tensors)
+
+    return replace(
+        graph,
+        nodes=tuple(
+            replace(node, inputs=other(node.inputs), outputs=other(node.outputs))
+            for node in graph.nodes
+        ),
+        outputs=other(graph.outputs),
+        types={names.get(tensor, tensor): kind for tensor, kind in graph.types.items()},
+    )
 
 
 def test_pieces_of_an_op_bear_its_name_and_layouts_that_of_a_hidden_move() -> None:
