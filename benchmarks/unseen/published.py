@@ -44,8 +44,8 @@ TRANSFORMER_SEEDS = {
     "local-onnxruntime1.31-fp32-1t": (9,),
     "local-litert2.3-fp32-1t": (10, 11),
     "local-openvino2026.4-fp32-1t": (10, 11),
-    "local-mnn3.6-fp32-1t": (11,),
-    "local-ncnn20261020-fp32-1t": (10, 11),
+    "local-mnn3.6-fp32-1t": (10, 11, 12),
+    "local-ncnn20261020-fp32-1t": (10, 11, 12),
 }
 """The seeds that are published with transformers and hybrids among the judged networks."""
 README_HEAD = (
