@@ -81,8 +81,8 @@ class NetworkTimes:
     def to_json(self) -> dict[str, Any]:
         """The network as plain JSON types."""
         told = asdict(self)
-        latency = told.pop("latency")
-        return told | latency | {"error": self.error}
+        del told["latency"]
+        return {**told, **self.latency.to_json(), "error": self.error}
 
 
 @dataclass(frozen=True, slots=True)
