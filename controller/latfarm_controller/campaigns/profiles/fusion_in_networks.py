@@ -23,8 +23,7 @@ from latfarm_predictors.kernels.fusion import UNIT_PAIRS, FusionRules, Verdict
 from latfarm_predictors.kernels.fusion_ops import CONSTANT, GATED, gate_of, rule_op
 from latfarm_predictors.measurement import Measurement, ProfiledLayer
 
-from latfarm_controller.campaigns.profiles.layer_names import by_node, with_hidden_products
-from latfarm_controller.campaigns.profiles.profiled_networks import LAYOUT_OPS, with_steps
+from latfarm_controller.campaigns.profiles.profiled_networks import layers_of_nodes, with_steps
 
 LEAST_EDGES, LEAST_NETWORKS = 4, 2
 """Numbers of edges and of networks below which the answer of the pair's own models stays."""
@@ -149,8 +148,7 @@ class ProfiledEdges:
     def __init__(self, graph: Graph, layers: Sequence[ProfiledLayer]) -> None:
         self._graph = graph
         self._layer: dict[str, int] = {}
-        named = with_hidden_products(graph, by_node(graph, layers, LAYOUT_OPS))
-        for index, layer in enumerate(with_steps(named)):
+        for index, layer in enumerate(with_steps(layers_of_nodes(graph, layers))):
             for name in layer.name.split("+"):
                 self._layer[name] = index
         units = [c for c in composites_of(graph) if c.name in UNITS or self.together(c)]

@@ -49,6 +49,18 @@ _BACK_TO_PLAIN = frozenset({"ReorderOutput"})
 """Layers that change a result back to the plain layout, after the kernel that made it."""
 
 
+def layers_of_nodes(graph: Graph, layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
+    """The layers of a network's profile, called after the nodes that they run.
+
+    Layers that only change a layout keep the names that the runtime gives them.
+
+    Args:
+        graph: the profiled network.
+        layers: as the runtime calls them.
+    """
+    return with_hidden_products(graph, by_node(graph, layers, LAYOUT_OPS))
+
+
 def with_steps(layers: Sequence[ProfiledLayer]) -> list[ProfiledLayer]:
     """The layers in their order, each with the time of the steps before it that belong to its op.
 
@@ -220,8 +232,7 @@ def in_context(
         clock_ms: what the profiler takes for each layer, see `clock_cost_ms`; None: the network
             alone tells it.
     """
-    named = by_node(graph, corrected_layers(measurement), LAYOUT_OPS)
-    own = with_hidden_products(graph, named)
+    own = layers_of_nodes(graph, corrected_layers(measurement))
     total_ms = sum(layer.latency_ms for layer in own)
     if total_ms <= 0 or not measurement.latency_ms:
         return []

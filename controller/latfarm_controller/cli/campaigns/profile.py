@@ -67,12 +67,11 @@ def profile(
       latfarm profile model.tflite -p local-litert2.3-fp32-1t --layers
     """
     from latfarm_controller.config import load_config
-    from latfarm_controller.training.bundles import open_bundle, promoted_of
+    from latfarm_controller.training.bundles import load, promoted_of
 
     check_shape(models, shape)
-    bundles = load_config().bundles_dir
-    has_bundle = promoted_of(bundles, platform) is not None
-    predictor = open_bundle(bundles, platform) if has_bundle and not layers else None
+    bundle = None if layers else promoted_of(load_config().bundles_dir, platform)
+    predictor = None if bundle is None else load(bundle)
     named = named_networks(models, batch, shape or [], platform)
     found, failed = _measured(named, platform, tags, name, wait_s)
     for model, text in failed.items():

@@ -46,7 +46,10 @@ class KernelTimes:
 
     @property
     def excess_ms(self) -> float:
-        """By how much the prediction is too high, in ms; 0 where the profile does not tell."""
+        """The prediction minus the time in the profile, in ms: positive if it is too high.
+
+        It is 0 for a kernel that the profile shows only together with other kernels.
+        """
         return 0.0 if self.profiled_ms is None else self.predicted_ms - self.profiled_ms
 
 
