@@ -46,6 +46,25 @@ def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
     return search.in_order()
 
 
+def pairs_that_matter(graph: Graph, rules: FusionRules) -> list[tuple[str, str]]:
+    """The pairs of ops whose rules decide how a network is split, once for each place.
+
+    These are the pairs by which nodes joined kernels, and those between the first op of a kernel
+    and the first op of a kernel that reads its result. An activation within the kernel of a
+    convolution is no first op, so that no pair that begins with it matters there.
+
+    Args:
+        graph: the network.
+        rules: what is known so far; the pairs depend on it.
+    """
+    search = _Search(graph, rules)
+    search.join_composites()
+    whole = search.join_gates()
+    search.run()
+    search.part(whole)
+    return search.pairs()
+
+
 class _Search:
     """The groups of nodes while a network is split.
 
@@ -82,6 +101,7 @@ class _Search:
         self._closed: set[int] = set()  # groups whose result a view reshapes: nothing more may join
         self._stale = [True] * len(nodes)  # heads that must be looked at again
         self._blocked: set[int] = set()  # heads that could not join only because of a cycle
+        self._joined: list[tuple[str, str]] = []  # pairs by which rules let a head join a group
 
     def join_composites(self) -> None:
         """Join the nodes of each composite that the rules call whole; it is named by its name."""
@@ -151,7 +171,37 @@ class _Search:
                     continue
                 chosen = self._choose(head)
                 if chosen is not None:
+                    if self._nodes[head].op not in FREE_OPS:
+                        self._joined.append((self._ops[chosen], self._ops[head]))
                     self._merge(chosen, head)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The pairs by which heads joined groups, and those of the edges between groups.
+
+        Nothing joins a group whose result a view reshapes, and no view is asked about. Where
+        several groups read a result, or the network gives it out, no rule joins it to one of them,
+        unless rules name a branch. An activation in two ops may join the op before it as a whole,
+        although each of its ops alone may not.
+        """
+        between = [
+            (self._ops[self._group[source]], self._ops[head])
+            for head in self._members
+            if self._nodes[head].op not in FREE_OPS
+            for source in self._producers[head]
+            if self._group[source] not in self._closed and self._is_one_way(source, head)
+        ]
+        wholes = [
+            (self._ops[self._group[source]], GATED[self._nodes[gate].op])
+            for gate in self._gates.values()
+            for source in self._producers[gate]
+            if self._group[source] not in (self._group[gate], *self._closed)
+        ]
+        return self._joined + between + wholes
+
+    def _is_one_way(self, source: int, head: int) -> bool:
+        """Whether a result goes to one group alone, or rules say which of several may join."""
+        alone = {self._group[reader] for reader in self._readers[source]} == {head}
+        return self._rules.multi_outbound > 0 or (alone and not self._is_output[source])
 
     def in_order(self) -> list[list[int]]:
         """The nodes of each group; groups in topological order, ties by position in the file."""

@@ -13,7 +13,12 @@ from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels import fusion_search
 from latfarm_predictors.kernels.fusion import Branch, FusionRules, Verdict, all_pairs
-from latfarm_predictors.kernels.fusion_search import _Search, find_groups, split
+from latfarm_predictors.kernels.fusion_search import (
+    _Search,
+    find_groups,
+    pairs_that_matter,
+    split,
+)
 from latfarm_predictors.testing.graphs import graphs, reordered
 
 BN = "BatchNormalization"
@@ -341,3 +346,34 @@ def test_arithmetic_by_a_constant_has_rules_of_its_own() -> None:
     assert [kernel.type for kernel in split(graph, rules)] == ["Conv+Mul+Relu", "Mul"]
     rules = FusionRules({("Conv", "Mul"): "fused", ("Conv", "Relu"): "fused"}, 1, 1)
     assert [kernel.type for kernel in split(graph, rules)] == ["Conv", "Mul", "Relu", "Mul"]
+
+
+def test_pairs_within_a_kernel_decide_nothing() -> None:
+    b = GraphBuilder("chain")
+    x = b.relu(b.batch_norm(b.conv(b.input((1, 3, 8, 8)), 4, 3)))
+    y = b.sigmoid(b.max_pool(x, 2))
+    graph = b.build([b.flatten(y)])
+    fused = FusionRules(pairs={("Conv", "BatchNormalization"): "fused", ("Conv", "Relu"): "fused"})
+    joined = [("Conv", "BatchNormalization"), ("Conv", "Relu")]
+    between = [("Conv", "MaxPool"), ("MaxPool", "Sigmoid")]
+    assert sorted(pairs_that_matter(graph, fused)) == sorted(joined + between)
+    apart = FusionRules(pairs={})
+    edges = [("Conv", "BatchNormalization"), ("BatchNormalization", "Relu"), ("Relu", "MaxPool")]
+    assert sorted(pairs_that_matter(graph, apart)) == sorted([*edges, ("MaxPool", "Sigmoid")])
+
+
+def test_a_result_that_several_kernels_read_asks_for_no_pair() -> None:
+    b = GraphBuilder("fork")
+    x = b.conv(b.input((1, 4, 8, 8)), 4, 3)
+    graph = b.build([b.add(b.relu(x), b.sigmoid(x))])
+    pairs = pairs_that_matter(graph, FusionRules(pairs={}))
+    assert sorted(pairs) == [("Relu", "Add"), ("Sigmoid", "Add")]
+    named = pairs_that_matter(graph, FusionRules(pairs={}, multi_outbound=1))
+    assert {("Conv", "Relu"), ("Conv", "Sigmoid")} < set(named)
+
+
+def test_an_activation_in_two_ops_matters_as_a_whole_too() -> None:
+    b = GraphBuilder("swish")
+    x = b.conv(b.input((1, 4, 8, 8)), 4, 3)
+    graph = b.build([b.mul(x, b.sigmoid(x))])
+    assert ("Conv", "Swish") in pairs_that_matter(graph, FusionRules(pairs={}))

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.kernels.fusion import FusionRules
+from latfarm_predictors.kernels.fusion import FusionRules, with_units
 
 from latfarm_controller.campaigns.base import MeasurementRequest
 from latfarm_controller.campaigns.call_overhead import PURPOSE
@@ -38,9 +38,15 @@ from latfarm_controller.campaigns.fusion.few_rounds import (
     Noise,
     shared_round,
 )
-from latfarm_controller.campaigns.fusion.interest import Rule, usual_networks, weights
+from latfarm_controller.campaigns.fusion.interest import (
+    Rule,
+    usual_networks,
+    weights,
+    weights_under,
+)
 from latfarm_controller.campaigns.fusion.options import FusionOptions
 from latfarm_controller.campaigns.fusion.pair_classes import first_tested, grouped, inferred
+from latfarm_controller.campaigns.fusion.prior import prior_rules
 from latfarm_controller.campaigns.fusion.results import PairResult, score
 from latfarm_controller.campaigns.fusion.transfers import transfers_of
 from latfarm_controller.campaigns.fusion.verdicts import CONTROL
@@ -127,21 +133,37 @@ class FewFusionCampaign(FusionCampaign):
     def tests(self) -> Plan:
         """The pairs that networks have not told: profiled if possible, otherwise by times.
 
-        Where the runtime profiles, pairs that occur in no network are left to the prior: should a
-        later network have them, its own profile would tell.
+        Where the runtime profiles, pairs that decide about no usual network are left to the prior:
+        should a later network have them, its own profile would tell.
         """
-        self._weights = weights(usual_networks(self._exclude_lineages))
+        networks = usual_networks(self._exclude_lineages)
         if self.profiles:
-            wanted = {rule for rule in self._open() if rule in self._weights}
-            cases = [case for case in self._tested if case.rule in wanted]
-            cases.sort(key=lambda case: -self._weights.get(case.rule, 0.0))
-            yield from self._profiled.settle(cases, self._ask_profile, self._next)
-            yield from self._profiled.settle_inside(cases, self._ask_profile, self._next)
-            self._join = self._profiled.join
+            yield from self._settle_what_decides(networks)
         else:
+            self._weights = weights(networks)
             yield from self.transfer_rounds()
         yield from self._classes()
         yield from self._few_connections()
+
+    def _settle_what_decides(self, networks: Sequence[Graph]) -> Plan:
+        """Profile the pairs that decide how networks are split.
+
+        An answer changes where kernels begin, and so which other pairs decide: a few times over.
+        """
+        asked: set[Rule] = set()
+        while True:
+            known = self.rules()
+            known = replace(known, pairs={**prior_rules(self.platform).pairs, **known.pairs})
+            self._weights = weights_under(with_units(known), networks)
+            wanted = {rule for rule in self._open() if rule in self._weights} - asked
+            cases = [case for case in self._tested if case.rule in wanted]
+            if not cases:
+                return
+            cases.sort(key=lambda case: -self._weights[case.rule])
+            yield from self._profiled.settle(cases, self._ask_profile, self._next)
+            yield from self._profiled.settle_inside(cases, self._ask_profile, self._next)
+            self._join = self._profiled.join
+            asked |= wanted
 
     def _open(self) -> list[Rule]:
         """The pairs that neither networks nor a profile have told, the most frequent ones first."""

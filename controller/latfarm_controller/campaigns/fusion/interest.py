@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.graph.op_sets import FREE_OPS
+from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_ops import GATED, gate_of, rule_op
+from latfarm_predictors.kernels.fusion_search import pairs_that_matter
 
 from latfarm_controller import zoo
 from latfarm_controller.campaigns.fusion.decision import prior_log_odds
@@ -54,6 +56,23 @@ def weights(networks: Iterable[Graph]) -> Mapping[Rule, float]:
                 for first in dict.fromkeys((own, _head(graph, source))):
                     pair = (first, second)
                     found[pair] = found.get(pair, 0.0) + 1.0 / len(graph.nodes)
+    return found
+
+
+def weights_under(rules: FusionRules, networks: Iterable[Graph]) -> Mapping[Rule, float]:
+    """How much each pair matters where most rules are known, by the same measure as `weights`.
+
+    Only pairs that decide how these networks are split count: an activation that runs within the
+    kernel of a convolution begins no kernel, so that nothing hangs on what could follow it.
+
+    Args:
+        rules: what is known so far; pairs that nothing is known of are as the prior has them.
+        networks: networks like those that will be predicted, none of which may judge a predictor.
+    """
+    found: dict[Rule, float] = {}
+    for graph in networks:
+        for pair in pairs_that_matter(graph, rules):
+            found[pair] = found.get(pair, 0.0) + 1.0 / len(graph.nodes)
     return found
 
 

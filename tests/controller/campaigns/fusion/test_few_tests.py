@@ -213,6 +213,41 @@ def test_pairs_are_weighed_by_the_networks_that_contain_them() -> None:
     assert ("ConvTranspose", "Relu") not in found
 
 
+def test_what_runs_within_a_kernel_is_not_tested_as_the_beginning_of_one() -> None:
+    """Behind a convolution that takes its activation in, nothing hangs on what follows Relu."""
+    board = Board("npu", 0.03)
+    campaign = FewFusionCampaign("sim", FusionOptions())
+    requests = drive(campaign, board.measure)
+    profiles = {request.label for request in requests if request.profile}
+    rules = campaign.rules()
+    assert all(rules.fuses("Conv", name) for name in ("Relu", "BatchNormalization", "Clip"))
+    within = {
+        f"profile: {pair}@small" for pair in ("relu+max_pool", "batch_norm+conv", "clip+conv")
+    }
+    assert within.isdisjoint(profiles)
+    assert {"profile: conv+relu@small", "profile: add+relu@small"} < profiles
+    # All of these pairs are edges of usual networks.
+    weighed = weights(usual_networks())
+    assert {("Relu", "MaxPool"), ("BatchNormalization", "Conv"), ("Clip", "Conv")} < set(weighed)
+
+
+def test_an_answer_asks_for_the_pairs_that_then_decide() -> None:
+    """Where a convolution and its activation run apart, it matters what follows the activation."""
+
+    def measured(request: MeasurementRequest) -> Measurement:
+        shown = [ProfiledLayer(node.name, node.op, 0.1) for node in request.graph.nodes]
+        return replace(board.measure(request), layers=tuple(shown))
+
+    board = Board("cpu", 0.0)
+    options = {"pairs": [["conv", "relu"], ["relu", "conv"], ["conv", "conv"]]}
+    campaign = FewFusionCampaign("sim", FusionOptions.model_validate(options))
+    asked = [request.label for request in drive(campaign, measured)]
+    assert "profile: conv+relu@small" in asked
+    assert "profile: relu+conv@small" in asked
+    first, then = (asked.index(f"profile: {name}@small") for name in ("conv+relu", "relu+conv"))
+    assert first < then
+
+
 def test_an_activation_that_is_fused_only_inside_networks_is_fused() -> None:
     """onnxruntime on x86 runs a convolution and a HardSwish apart only at the end of a model."""
     board = Board("cpu", 0.0)
