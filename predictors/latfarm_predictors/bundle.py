@@ -44,7 +44,7 @@ from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
-VERSION = 9
+VERSION = 10
 """Version of the format that is written.
 
 Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
@@ -52,9 +52,10 @@ that older programs learn together (`features/groups.py`). In version 4 a graph 
 Version 5 may know kernels without time inside networks (`learned/absent_kernels.py`). Version 6
 tells the pieces that moves copy (`Workload.contiguous`). In version 7 unaligned convolutions may
 have rates of their own, in version 8 the pieces of moves have one, and in version 9 packs of matrix
-products may have them (`models/roofline.py`).
+products may have them (`models/roofline.py`). In version 10 each family has trees of its own for
+kernels at their places (`learned/context_trees.py`).
 """
-READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200

@@ -1,9 +1,10 @@
 """Latency of a kernel inside a network, by what the kernel is and by what its neighbours are.
 
 Boosted trees learn the latency of kernels inside networks, relative to the roofline of their group,
-from the kernel's features and from the marks of its place (`kernels/context.py`). They build on the
-roofline and not on the kernels' regressors, because these have seen the very kernels that the trees
-learn from, and predict them better than any other.
+from the kernel's features and from the marks of its place (`kernels/context.py`). Each family of
+kernels has trees of its own (`context_trees.py`). They build on the roofline and not on the
+kernels' regressors, because these have seen the very kernels that the trees learn from, and predict
+them better than any other.
 
 The trees predict instead of the regressors. They are kept only if they predict the sums over
 networks that they have not seen better. On a runtime that executes kernel by kernel, whatever their
@@ -12,7 +13,6 @@ neighbours are, there is nothing to learn.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,12 +28,12 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import Workload
+from latfarm_predictors.learned.context_trees import ContextTrees, groups_of
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState, robust_sigma
 from latfarm_predictors.models.roofline import Roofline
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
-from latfarm_predictors.optional_libraries import library
 from latfarm_predictors.samples import KernelSample
 
 LEAST_NETWORKS = 40
@@ -50,16 +50,13 @@ SURE = 2.0
 
 On a noisy host, chance alone lowers it.
 """
-_FOLDS = 5
+_FOLDS = 10
 """Number of parts of the networks, each predicted by trees that have not seen it."""
-LEAST_ROWS = 20
-"""Regressors go on to predict a family with fewer kernels than this."""
-_ROUNDS = 1000
-"""Number of trees."""
 _THREADS = 2
 """Number of folds that are fitted at the same time."""
 _EDITION = 1
 """Edition of the Winograd features that the trees have, see `features.winograd`."""
+_READS_INPUT = NAMES.index("reads_input")
 _LEAST_MS = 1e-6
 """Smallest latency of a roofline in ms, so that its logarithm is finite."""
 
@@ -103,7 +100,6 @@ class ContextModel:
         rooflines: roofline of each group of kernels; that of all kernels under the name "".
         router: which group a kernel belongs to.
         vocabulary: the ops that are features.
-        families: the families of kernels that the trees predict.
         shrink: factor on the log-sigma of a kernel, because the trees are more precise.
         before: error of the sum over a network that was not seen, without the trees.
         after: error of the sum over a network that was not seen, with the trees.
@@ -112,12 +108,11 @@ class ContextModel:
     rooflines: Mapping[str, Roofline]
     router: Router
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
-    families: tuple[str, ...] = ()
     shrink: float = 1.0
     before: float = 0.0
     after: float = 0.0
-    _trees: TextTrees = field(default_factory=lambda: TextTrees(""))
-    _folds: tuple[TextTrees, ...] = ()
+    _trees: ContextTrees = field(default_factory=lambda: ContextTrees({}))
+    _folds: tuple[ContextTrees, ...] = ()
     _fold_of: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
@@ -147,25 +142,26 @@ class ContextModel:
         weight = _weights(placed)
         order = np.random.default_rng(seed).permutation(len(placed.keys)) % _FOLDS
         fold = order[placed.group]
-        trees = log_roof.copy()
+        names = groups_of(table.families, _reads_input(placed.marks))
+        mixed = np.log(base)
 
-        def grown(inside: npt.NDArray[np.bool_]) -> TextTrees:
-            return _grow(features[inside], (truth - log_roof)[inside], weight[inside], seed)
+        def grown(inside: npt.NDArray[np.intp]) -> ContextTrees:
+            own = [names[row] for row in inside]
+            target = (truth - log_roof)[inside]
+            return ContextTrees.grow(features[inside], target, weight[inside], own, seed)
 
+        parts = [np.flatnonzero(fold != number) for number in range(_FOLDS)]
         with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM releases the GIL
-            folds = list(pool.map(grown, [fold != number for number in range(_FOLDS)]))
+            folds = list(pool.map(grown, parts))
         for number, own in enumerate(folds):
             outside = np.flatnonzero(fold == number)
-            trees[outside] += own.total(features[outside])
-        found.families = tuple(
-            family for family, rows in Counter(table.families).items() if rows >= LEAST_ROWS
-        )
-        mixed = np.where(table.of_family(*found.families), trees, np.log(base))
+            told = own.total(features[outside], [names[row] for row in outside])
+            mixed[outside] = np.where(np.isfinite(told), log_roof[outside] + told, mixed[outside])
         if not found._wins(placed, base, np.exp(mixed)):
             return None
         spread = robust_sigma(truth - np.log(base))
         found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
-        found._trees = _grow(features, truth - log_roof, weight, seed)
+        found._trees = grown(np.arange(len(names)))
         found._folds = tuple(folds)
         found._fold_of = {key: int(at) for key, at in zip(placed.keys, order, strict=True)}
         return found
@@ -186,8 +182,9 @@ class ContextModel:
         if key is not None and key in self._fold_of:
             trees = self._folds[self._fold_of[key]]
         log_roof = self._log_roofline(table)
-        told = log_roof + trees.total(self._features(table, marks, log_roof))
-        return np.where(table.of_family(*self.families), np.exp(told), base_ms)
+        names = trees.names(table.families, _reads_input(marks))
+        told = log_roof + trees.total(self._features(table, marks, log_roof), names)
+        return np.where(np.isfinite(told), np.exp(told), base_ms)
 
     def _wins(self, placed: PlacedKernels, base: Array, mixed: Array) -> bool:
         """Whether the trees predict sums over networks better, by enough and surely."""
@@ -214,12 +211,15 @@ class ContextModel:
                 "names": list(NAMES),
                 "main_ops": list(self.vocabulary.main),
                 "appended_ops": list(self.vocabulary.appended),
-                "families": list(self.families),
+                "groups": list(self._trees.groups),
                 "shrink": self.shrink,
                 "before": self.before,
                 "after": self.after,
             },
-            texts={"lightgbm": self._trees.text},
+            texts={
+                f"lightgbm_{number}": trees.text
+                for number, trees in enumerate(self._trees.groups.values())
+            },
         )
 
     @staticmethod
@@ -240,11 +240,10 @@ class ContextModel:
             _rooflines(models),
             models.router,
             Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"])),
-            tuple(values["families"]),
             float(values["shrink"]),
             float(values["before"]),
             float(values["after"]),
-            TextTrees(state.texts["lightgbm"]),
+            _trees_of(state),
         )
 
     def _log_roofline(self, table: Table) -> Array:
@@ -302,23 +301,20 @@ def _errors(placed: PlacedKernels, predicted: Array) -> tuple[Array, Array]:
     return np.abs(np.log(ours[known] / truth[known])), size[known]
 
 
-def _grow(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:
-    """Trees fitted to a target of shape (n,), given features (n, f) and weights (n,)."""
-    lightgbm = library("lightgbm")
-    settings = {
-        "objective": "regression_l1",
-        "learning_rate": 0.05,
-        "num_leaves": 63,
-        "min_data_in_leaf": 5,
-        "bagging_fraction": 0.8,
-        "bagging_freq": 1,
-        "feature_fraction": 0.5,
-        "lambda_l2": 1.0,
-        "seed": seed,
-        "deterministic": True,
-        "force_row_wise": True,
-        "num_threads": 1,
-        "verbose": -1,
-    }
-    data = lightgbm.Dataset(features, target, weight=weight, params={"verbose": -1})
-    return TextTrees.grown(lightgbm.train(settings, data, num_boost_round=_ROUNDS))
+def _trees_of(state: ModelState) -> ContextTrees:
+    """The trees in a state; older bundles have one text for all their families."""
+    if "families" in state.values:
+        return ContextTrees.shared(
+            TextTrees(state.texts["lightgbm"]), tuple(state.values["families"])
+        )
+    return ContextTrees(
+        {
+            str(name): TextTrees(state.texts[f"lightgbm_{number}"])
+            for number, name in enumerate(state.values["groups"])
+        }
+    )
+
+
+def _reads_input(marks: Sequence[Marks]) -> npt.NDArray[np.bool_]:
+    """Whether kernels read an input of their network, shape (n,)."""
+    return np.array([own[_READS_INPUT] > 0 for own in marks], dtype=np.bool_)
