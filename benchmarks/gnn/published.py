@@ -59,6 +59,48 @@ class FamilyTable:
         return _row(name, *accuracy, *(_held(records[method], digits) for method in self.inside))
 
 
+@dataclass(frozen=True)
+class SeedTable:
+    """Means over the families, with a row for each source and each seed that all methods have.
+
+    Attributes:
+        sources: names of the sources.
+        seeds: the random seeds.
+        methods: names of the methods, in the order of the columns.
+        inside: the methods of which a column tells what 90 % intervals hold, and their width.
+    """
+
+    sources: Sequence[str]
+    seeds: Sequence[int]
+    methods: Sequence[str]
+    inside: Sequence[str]
+
+    def rows(self, folder: Path = FIGURES) -> list[str]:
+        """The lines of the table, with its head: MAPE and share within 10 %, in per cent."""
+        last = [f"intervals of `{method}` hold, width" for method in self.inside]
+        names = [f"`{method}`" for method in self.methods]
+        lines = [_row("board", "seed", *names, *last)]
+        lines.append("|---" * (2 + len(names) + len(last)) + "|")
+        for source in self.sources:
+            jobs = json.loads((folder / f"{source}.json").read_text("utf-8"))["jobs"]
+            for seed in self.seeds:
+                keys = {
+                    method: [BenchJob("families", source, f, method, seed).key for f in FAMILIES]
+                    for method in self.methods
+                }
+                means = {
+                    method: _mean([jobs[key] for key in own])
+                    for method, own in keys.items()
+                    if set(own) <= set(jobs)
+                }
+                if not means:
+                    continue
+                told = [_accuracy(means[m], 1) if m in means else "-" for m in self.methods]
+                held = [_held(means[m], 1) if m in means else "-" for m in self.inside]
+                lines.append(_row(f"`{source.removeprefix('sim-')}`", str(seed), *told, *held))
+        return lines
+
+
 _FIGURES = ("mape", "within10", "coverage", "width")
 _PLAIN = ("flops_mac", "nn-meter", "tpu")
 TABLES = (
@@ -83,6 +125,13 @@ TABLES = (
     ),
 )
 """The tables, in the order of the page."""
+SEEDS = SeedTable(
+    ("sim-overlap", "sim-branches", "sim-npu"),
+    (0, 1, 2),
+    ("nn-meter", "tpu", "sum", "sum-gp", "corrected"),
+    ("sum", "sum-gp", "corrected"),
+)
+"""The table of seeds."""
 
 
 def _mean(records: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -104,6 +153,7 @@ def _row(*cells: str) -> str:
 def main() -> int:
     for table in TABLES:
         print(f"\n{table.source}, seed {table.seed}", *table.rows(), sep="\n")
+    print("\nseeds", *SEEDS.rows(), sep="\n")
     return 0
 
 
