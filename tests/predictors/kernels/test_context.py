@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from latfarm_predictors.features.table import as_table
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.kernels.context import NAMES, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
-from latfarm_predictors.kernels.workload import workload
+from latfarm_predictors.kernels.workload import workload, workloads_of
 from latfarm_predictors.learned.context_model import LEAST_NETWORKS, ContextModel, PlacedKernels
+from latfarm_predictors.learned.context_trees import LEAST_ROWS, groups_of
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
 from latfarm_predictors.predict.predictor import PlatformPredictor
@@ -183,6 +185,40 @@ def test_the_context_model_is_saved_with_the_predictor(odd: PlatformPredictor) -
     again = predictor_of(state_of(odd))
     assert again.context is not None
     assert again.predict_many(graphs) == odd.predict_many(graphs)
+
+
+def test_trees_that_older_bundles_share_among_families_are_read(odd: PlatformPredictor) -> None:
+    assert odd.context is not None
+    state = odd.context.state()
+    groups = list(state.values["groups"])
+    assert {"conv", "first conv"} <= set(groups)
+    values = {name: value for name, value in state.values.items() if name != "groups"}
+    text = state.texts[f"lightgbm_{groups.index('conv')}"]
+    older = ModelState(state.kind, {**values, "families": ["conv"]}, {}, {"lightgbm": text})
+    read = ContextModel.from_state(older, odd.models)
+    parts = find_parts(graph := joined(33, 17), RULES)
+    table, marks = as_table(workloads_of(graph, parts)), marks_of(graph, parts)
+    base_ms = np.full(len(parts), 123.0)
+    ours, theirs = (each.latency_ms(table, marks, base_ms) for each in (odd.context, read))
+    first, *others = [at for at, family in enumerate(table.families) if family == "conv"]
+    assert theirs[others] == pytest.approx(ours[others])
+    # The older trees predict first convolutions like all others.
+    assert theirs[first] != ours[first]
+    assert theirs[first] != 123.0
+    joins = [at for at, family in enumerate(table.families) if family == "concat"]
+    assert (theirs[joins] == 123.0).all()
+
+
+def test_small_groups_have_no_trees() -> None:
+    families = ["conv"] * LEAST_ROWS + ["pool"] * (LEAST_ROWS - 1) + ["dwconv"] * LEAST_ROWS
+    first = np.zeros(len(families), dtype=np.bool_)
+    first[: LEAST_ROWS - 1] = True
+    names = groups_of(families, first)
+    # Too few convolutions are first ones: these are among the others.
+    assert names[:LEAST_ROWS] == ["conv"] * LEAST_ROWS
+    assert set(names[LEAST_ROWS:]) == {"", "dwconv"}
+    first[-LEAST_ROWS:] = True
+    assert set(groups_of(families, first)[-LEAST_ROWS:]) == {"first dwconv"}
 
 
 def test_predictions_are_equal_to_the_bit_without_lightgbm(

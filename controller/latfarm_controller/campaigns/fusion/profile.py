@@ -79,7 +79,7 @@ class Profiled:
         self.profiler = "yes"
 
     def settle(self, cases: Sequence[PairCase], ask: AskProfile, next_batch: Next) -> Plan:
-        """Profile every model of these pairs once; models that pairs share are asked once."""
+        """Profile every model of these pairs that was not profiled before, each once."""
         joins = {
             c.label: join_connection(JoinCase(c.first, c.first, c.second, self._size))
             for c in cases
@@ -91,7 +91,9 @@ class Profiled:
                 graphs.setdefault(hash_of(graph), graph)
         for join in joins.values():
             graphs.setdefault(hash_of(join.graph), join.graph)
-        yield from self._profile(graphs, ask, next_batch, len(graphs) + len(cases))
+        new = {key: graph for key, graph in graphs.items() if key not in self._shown}
+        if new:
+            yield from self._profile(new, ask, next_batch, len(new) + len(cases))
         for case in cases:
             self._settle(case, joins.get(case.label))
 

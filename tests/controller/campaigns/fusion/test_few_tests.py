@@ -27,6 +27,7 @@ from latfarm_controller.zoo import build
 from latfarm_controller.zoo.family import Family
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
+from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.measurement import Measurement, Outcome, ProfiledLayer
 
@@ -241,11 +242,15 @@ def test_an_answer_asks_for_the_pairs_that_then_decide() -> None:
     board = Board("cpu", 0.0)
     options = {"pairs": [["conv", "relu"], ["relu", "conv"], ["conv", "conv"]]}
     campaign = FewFusionCampaign("sim", FusionOptions.model_validate(options))
-    asked = [request.label for request in drive(campaign, measured)]
+    requests = drive(campaign, measured)
+    asked = [request.label for request in requests]
     assert "profile: conv+relu@small" in asked
     assert "profile: relu+conv@small" in asked
     first, then = (asked.index(f"profile: {name}@small") for name in ("conv+relu", "relu+conv"))
     assert first < then
+    # What both pairs contain is profiled once.
+    profiled = [hash_of(request.graph) for request in requests if request.profile]
+    assert len(set(profiled)) == len(profiled)
 
 
 def test_an_activation_that_is_fused_only_inside_networks_is_fused() -> None:
