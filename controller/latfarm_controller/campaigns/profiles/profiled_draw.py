@@ -1,20 +1,32 @@
-"""Drawn graphs that are profiled once each; those that fail are replaced once."""
+"""Drawn graphs that are profiled once each; those that fail are replaced once.
+
+A platform may be unable to run a whole family: a compiler that knows no window of one dimension
+refuses every network that reads an image as a sequence. So graphs are asked in rounds, and a round
+leaves out what has the same ops as several graphs that were refused before.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from latfarm_predictors.graph.graph import Graph
-from latfarm_predictors.measurement import Measurement, Settings
+from latfarm_predictors.measurement import Measurement, Outcome, Settings
 
 from latfarm_controller.campaigns.budget.purse import BUDGET_SPENT
 from latfarm_controller.campaigns.plans import Batch, Plan, PlannedCampaign
 
 PURPOSE = "context"
 """The purpose, in the store, of measurements whose layers show kernels as networks run them."""
+ROUND = 60
+"""Largest number of graphs that are asked before it is known which of them the platform refuses."""
+MOST_REFUSED = 2
+"""So many graphs with the same ops are refused before no further one is asked."""
+_PATIENCE = 20
+"""So many times more graphs are looked at for a round than it asks, if most would be refused."""
 
 
 class ProfiledDraw(PlannedCampaign):
@@ -48,19 +60,37 @@ class ProfiledDraw(PlannedCampaign):
         """The graphs, all different; there may be fewer than asked for."""
 
     def plan(self) -> Plan:
-        """All graphs in one batch; in a second batch the substitutes of those that failed."""
-        graphs = self._graphs = self.draw()
-        yield from self._measured(list(islice(graphs, self._count)))
+        """All graphs, then the substitutes of those that failed."""
+        self._graphs = self.draw()
+        yield from self.more(self._count)
         # A graph that the budget left out did not fail: a substitute would be left out as well.
         failed = sum(not _told(m) and m.error_code != BUDGET_SPENT for _, m in self._answers)
         # If no graph shows a layer, the board shows none, and another graph would not either.
         if 0 < failed < len(self._answers):
-            yield from self._measured(list(islice(graphs, failed)))
+            yield from self.more(failed)
 
     def more(self, count: int) -> Plan:
-        """The next graphs of the draw, after `plan` has ended."""
+        """The next graphs of the draw, in rounds; the first ones are those of `plan`."""
         graphs = iter(()) if self._graphs is None else self._graphs
-        yield from self._measured(list(islice(graphs, count)))
+        while count > 0:
+            refused = self._refused()
+            looked_at = islice(graphs, _PATIENCE * ROUND)
+            usable = (graph for graph in looked_at if _ops(graph) not in refused)
+            asked = list(islice(usable, min(count, ROUND)))
+            if not asked:
+                return
+            yield from self._measured(asked)
+            count -= len(asked)
+            if not self.profiled:
+                return  # the board shows no layer of any graph
+
+    def _refused(self) -> set[tuple[str, ...]]:
+        """The ops of graphs of which the platform refused several and ran none."""
+        ran = {_ops(graph) for graph, m in self._answers if _told(m)}
+        counts = Counter(
+            _ops(graph) for graph, m in self._answers if m.outcome is Outcome.MODEL_ERROR
+        )
+        return {ops for ops, count in counts.items() if count >= MOST_REFUSED} - ran
 
     def _measured(self, graphs: list[Graph]) -> Plan:
         before = len(self._answers)
@@ -85,3 +115,7 @@ class ProfiledDraw(PlannedCampaign):
 
 def _told(measurement: Measurement) -> bool:
     return measurement.ok and bool(measurement.layers)
+
+
+def _ops(graph: Graph) -> tuple[str, ...]:
+    return tuple(node.op for node in graph.nodes)

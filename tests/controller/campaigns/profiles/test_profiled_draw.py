@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 from latfarm_controller.campaigns.budget.purse import Purse
-from latfarm_controller.campaigns.profiles.profiled_draw import ProfiledDraw
+from latfarm_controller.campaigns.profiles.profiled_draw import ROUND, ProfiledDraw
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
 from latfarm_predictors.measurement import SURVEY, Measurement, Outcome, ProfiledLayer
@@ -59,3 +60,78 @@ def test_a_graph_that_failed_is_replaced() -> None:
     names = [graph.name for graph, _ in profiled(purse, "g2").profiled]
     assert names == ["g1", "g3", "g4", "g5"]
     assert purse.measurements == 5
+
+
+class Mixed(ProfiledDraw):
+    """Draws graphs of two ops in turns."""
+
+    kind = "drawn"
+
+    def draw(self) -> Iterator[Graph]:
+        for channels in range(1, 1000):
+            b = GraphBuilder(f"g{channels}")
+            x = b.input((1, channels, 2, 2))
+            yield b.build([b.relu(x) if channels % 2 else b.sigmoid(x)])
+
+
+def rounds_of(campaign: ProfiledDraw, refused: str, outcome: Outcome) -> list[list[Graph]]:
+    """The rounds of a campaign on a platform that cannot run one op."""
+    found = []
+    plan = campaign.plan()
+    try:
+        batch = next(plan)
+        while True:
+            graphs = [request.graph for request in batch.requests]
+            found.append(graphs)
+            answers = {
+                r.request_id: Measurement(
+                    r.request_id,
+                    r.graph.name,
+                    "p",
+                    r.purpose,
+                    outcome if r.graph.nodes[0].op == refused else Outcome.OK,
+                    latency_ms=1.0,
+                    layers=(ProfiledLayer("a", "Relu", 1.0),),
+                )
+                for r in batch.requests
+            }
+            batch = plan.send(answers)
+    except StopIteration:
+        return found
+
+
+def test_what_the_platform_refuses_is_not_asked_again() -> None:
+    campaign = Mixed("p", ROUND + 40, SURVEY)
+    first, second, substitutes = rounds_of(campaign, "Sigmoid", Outcome.MODEL_ERROR)
+    assert [len(first), len(second), len(substitutes)] == [ROUND, 40, ROUND // 2]
+    assert {graph.nodes[0].op for graph in first} == {"Relu", "Sigmoid"}
+    assert {graph.nodes[0].op for graph in (*second, *substitutes)} == {"Relu"}
+    assert len(campaign.profiled) == ROUND + 40
+
+
+def test_a_board_that_fails_refuses_nothing() -> None:
+    campaign = Mixed("p", ROUND + 40, SURVEY)
+    _, second, *_ = rounds_of(campaign, "Sigmoid", Outcome.INFRASTRUCTURE_ERROR)
+    assert {graph.nodes[0].op for graph in second} == {"Relu", "Sigmoid"}
+
+
+def test_a_draw_of_which_nothing_is_left_ends() -> None:
+    class Alike(Drawn):
+        def draw(self) -> Iterator[Graph]:
+            graph = GraphBuilder("g")
+            one = graph.build([graph.relu(graph.input((1, 1, 2, 2)))])
+            return itertools.repeat(one)
+
+    campaign = Alike("p", ROUND + 1, SURVEY)
+    assert [len(graphs) for graphs in rounds_of(campaign, "Relu", Outcome.MODEL_ERROR)] == [ROUND]
+
+
+def test_a_draw_ends_where_what_is_left_would_be_refused() -> None:
+    class OneThenAlike(Drawn):
+        def draw(self) -> Iterator[Graph]:
+            b = GraphBuilder("other")
+            yield b.build([b.sigmoid(b.input((1, 1, 2, 2)))])
+            yield from itertools.cycle(Drawn("p", 1, SURVEY).draw())
+
+    rounds = rounds_of(OneThenAlike("p", ROUND + 1, SURVEY), "Relu", Outcome.MODEL_ERROR)
+    assert [len(graphs) for graphs in rounds] == [ROUND]
