@@ -38,12 +38,7 @@ def find_groups(graph: Graph, rules: FusionRules) -> list[list[int]]:
         For each kernel the indices of its nodes, ascending; kernels in an order in which they can
         run.
     """
-    search = _Search(graph, rules)
-    search.join_composites()
-    whole = search.join_gates()
-    search.run()
-    search.part(whole)
-    return search.in_order()
+    return _searched(graph, rules).in_order()
 
 
 def pairs_that_matter(graph: Graph, rules: FusionRules) -> list[tuple[str, str]]:
@@ -57,12 +52,17 @@ def pairs_that_matter(graph: Graph, rules: FusionRules) -> list[tuple[str, str]]
         graph: the network.
         rules: what is known so far; the pairs depend on it.
     """
+    return _searched(graph, rules).pairs()
+
+
+def _searched(graph: Graph, rules: FusionRules) -> _Search:
+    """A search that has ended: no rule joins any further groups."""
     search = _Search(graph, rules)
     search.join_composites()
     whole = search.join_gates()
     search.run()
     search.part(whole)
-    return search.pairs()
+    return search
 
 
 class _Search:

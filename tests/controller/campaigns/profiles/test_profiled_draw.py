@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from latfarm_controller.campaigns.budget.purse import Purse
+from latfarm_controller.campaigns.plans import Plan
 from latfarm_controller.campaigns.profiles.profiled_draw import ROUND, ProfiledDraw
 from latfarm_predictors.graph.builder import GraphBuilder
 from latfarm_predictors.graph.graph import Graph
@@ -24,20 +25,22 @@ class Drawn(ProfiledDraw):
             yield b.build([b.relu(b.input((1, channels, 2, 2)))])
 
 
-def profiled(purse: Purse, failing: str = "") -> Drawn:
-    """Four graphs within a purse, of which one fails."""
-    campaign = Drawn("p", 4, SURVEY)
-    plan = purse.within(campaign.plan(), "profiled networks")
+def rounds_of(
+    plan: Plan, refuses: Callable[[Graph], bool], outcome: Outcome = Outcome.MODEL_ERROR
+) -> list[list[Graph]]:
+    """The rounds of a plan on a platform that cannot run some graphs."""
+    found = []
     try:
         batch = next(plan)
         while True:
+            found.append([request.graph for request in batch.requests])
             answers = {
                 r.request_id: Measurement(
                     r.request_id,
                     r.graph.name,
                     "p",
                     r.purpose,
-                    Outcome.MODEL_ERROR if r.graph.name == failing else Outcome.OK,
+                    outcome if refuses(r.graph) else Outcome.OK,
                     latency_ms=1.0,
                     layers=(ProfiledLayer("a", "Relu", 1.0),),
                 )
@@ -45,7 +48,15 @@ def profiled(purse: Purse, failing: str = "") -> Drawn:
             }
             batch = plan.send(answers)
     except StopIteration:
-        return campaign
+        return found
+
+
+def profiled(purse: Purse, failing: str = "") -> Drawn:
+    """Four graphs within a purse, of which one fails."""
+    campaign = Drawn("p", 4, SURVEY)
+    plan = purse.within(campaign.plan(), "profiled networks")
+    rounds_of(plan, lambda graph: graph.name == failing)
+    return campaign
 
 
 @pytest.mark.parametrize(("budget", "left_out"), [(2, 2), (3, 1), (4, 0)])
@@ -74,35 +85,13 @@ class Mixed(ProfiledDraw):
             yield b.build([b.relu(x) if channels % 2 else b.sigmoid(x)])
 
 
-def rounds_of(campaign: ProfiledDraw, refused: str, outcome: Outcome) -> list[list[Graph]]:
-    """The rounds of a campaign on a platform that cannot run one op."""
-    found = []
-    plan = campaign.plan()
-    try:
-        batch = next(plan)
-        while True:
-            graphs = [request.graph for request in batch.requests]
-            found.append(graphs)
-            answers = {
-                r.request_id: Measurement(
-                    r.request_id,
-                    r.graph.name,
-                    "p",
-                    r.purpose,
-                    outcome if r.graph.nodes[0].op == refused else Outcome.OK,
-                    latency_ms=1.0,
-                    layers=(ProfiledLayer("a", "Relu", 1.0),),
-                )
-                for r in batch.requests
-            }
-            batch = plan.send(answers)
-    except StopIteration:
-        return found
+def begins_with(op: str) -> Callable[[Graph], bool]:
+    return lambda graph: graph.nodes[0].op == op
 
 
 def test_what_the_platform_refuses_is_not_asked_again() -> None:
     campaign = Mixed("p", ROUND + 40, SURVEY)
-    first, second, substitutes = rounds_of(campaign, "Sigmoid", Outcome.MODEL_ERROR)
+    first, second, substitutes = rounds_of(campaign.plan(), begins_with("Sigmoid"))
     assert [len(first), len(second), len(substitutes)] == [ROUND, 40, ROUND // 2]
     assert {graph.nodes[0].op for graph in first} == {"Relu", "Sigmoid"}
     assert {graph.nodes[0].op for graph in (*second, *substitutes)} == {"Relu"}
@@ -111,7 +100,7 @@ def test_what_the_platform_refuses_is_not_asked_again() -> None:
 
 def test_a_board_that_fails_refuses_nothing() -> None:
     campaign = Mixed("p", ROUND + 40, SURVEY)
-    _, second, *_ = rounds_of(campaign, "Sigmoid", Outcome.INFRASTRUCTURE_ERROR)
+    _, second, *_ = rounds_of(campaign.plan(), begins_with("Sigmoid"), Outcome.INFRASTRUCTURE_ERROR)
     assert {graph.nodes[0].op for graph in second} == {"Relu", "Sigmoid"}
 
 
@@ -123,7 +112,7 @@ def test_a_draw_of_which_nothing_is_left_ends() -> None:
             return itertools.repeat(one)
 
     campaign = Alike("p", ROUND + 1, SURVEY)
-    assert [len(graphs) for graphs in rounds_of(campaign, "Relu", Outcome.MODEL_ERROR)] == [ROUND]
+    assert [len(graphs) for graphs in rounds_of(campaign.plan(), begins_with("Relu"))] == [ROUND]
 
 
 def test_a_draw_ends_where_what_is_left_would_be_refused() -> None:
@@ -133,5 +122,5 @@ def test_a_draw_ends_where_what_is_left_would_be_refused() -> None:
             yield b.build([b.sigmoid(b.input((1, 1, 2, 2)))])
             yield from itertools.cycle(Drawn("p", 1, SURVEY).draw())
 
-    rounds = rounds_of(OneThenAlike("p", ROUND + 1, SURVEY), "Relu", Outcome.MODEL_ERROR)
+    rounds = rounds_of(OneThenAlike("p", ROUND + 1, SURVEY).plan(), begins_with("Relu"))
     assert [len(graphs) for graphs in rounds] == [ROUND]
