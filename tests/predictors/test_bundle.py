@@ -122,7 +122,7 @@ def sign(target: Path) -> None:
     (target / "SHA256SUMS").write_text("".join(lines))
 
 
-@pytest.mark.parametrize("version", [10, 0, True, 2.0, "2", None])
+@pytest.mark.parametrize("version", [11, 0, True, 2.0, "2", None])
 def test_another_version_is_refused_with_both_numbers(
     version: object, stored: Path, tmp_path: Path
 ) -> None:
