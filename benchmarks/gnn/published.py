@@ -39,16 +39,13 @@ class FamilyTable:
 
     def rows(self, folder: Path = FIGURES) -> list[str]:
         """The lines of the table, with its head: MAPE and share within 10 %, in per cent."""
-        jobs = json.loads((folder / f"{self.source}.json").read_text("utf-8"))["jobs"]
+        jobs = _jobs(folder, self.source)
         found = {
             (family, method): jobs[BenchJob("families", self.source, family, method, self.seed).key]
             for family in FAMILIES
             for method in self.methods
         }
-        last = [f"intervals of `{method}` hold, width" for method in self.inside]
-        names = [f"`{method}`" for method in self.methods]
-        lines = [_row("family left out", *names, *last)]
-        lines.append("|---" * (1 + len(names) + len(last)) + "|")
+        lines = _head(("family left out",), self.methods, self.inside)
         lines += [self._line(f, {m: found[f, m] for m in self.methods}, 0) for f in FAMILIES]
         means = {m: _mean([found[family, m] for family in FAMILIES]) for m in self.methods}
         return [*lines, self._line("mean", means, 1)]
@@ -61,7 +58,7 @@ class FamilyTable:
 
 @dataclass(frozen=True)
 class SeedTable:
-    """Means over the families, with a row for each source and each seed that all methods have.
+    """Means over the families, with a row for each source and each seed that any method has.
 
     Attributes:
         sources: names of the sources.
@@ -77,12 +74,9 @@ class SeedTable:
 
     def rows(self, folder: Path = FIGURES) -> list[str]:
         """The lines of the table, with its head: MAPE and share within 10 %, in per cent."""
-        last = [f"intervals of `{method}` hold, width" for method in self.inside]
-        names = [f"`{method}`" for method in self.methods]
-        lines = [_row("board", "seed", *names, *last)]
-        lines.append("|---" * (2 + len(names) + len(last)) + "|")
+        lines = _head(("board", "seed"), self.methods, self.inside)
         for source in self.sources:
-            jobs = json.loads((folder / f"{source}.json").read_text("utf-8"))["jobs"]
+            jobs = _jobs(folder, source)
             for seed in self.seeds:
                 keys = {
                     method: [BenchJob("families", source, f, method, seed).key for f in FAMILIES]
@@ -132,6 +126,21 @@ SEEDS = SeedTable(
     ("sum", "sum-gp", "corrected"),
 )
 """The table of seeds."""
+
+
+def _jobs(folder: Path, source: str) -> dict[str, dict[str, Any]]:
+    """What each job of a source found."""
+    found: dict[str, dict[str, Any]] = json.loads((folder / f"{source}.json").read_text("utf-8"))[
+        "jobs"
+    ]
+    return found
+
+
+def _head(first: Sequence[str], methods: Sequence[str], inside: Sequence[str]) -> list[str]:
+    """The two lines above the rows of a table."""
+    names = [f"`{method}`" for method in methods]
+    cells = [*first, *names, *(f"intervals of `{method}` hold, width" for method in inside)]
+    return [_row(*cells), "|---" * len(cells) + "|"]
 
 
 def _mean(records: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -146,16 +146,15 @@ class ContextModel:
         mixed = np.log(base)
 
         def grown(inside: npt.NDArray[np.intp]) -> ContextTrees:
-            own = [names[row] for row in inside]
             target = (truth - log_roof)[inside]
-            return ContextTrees.grow(features[inside], target, weight[inside], own, seed)
+            return ContextTrees.grow(features[inside], target, weight[inside], names[inside], seed)
 
         parts = [np.flatnonzero(fold != number) for number in range(_FOLDS)]
         with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM releases the GIL
             folds = list(pool.map(grown, parts))
         for number, own in enumerate(folds):
             outside = np.flatnonzero(fold == number)
-            told = own.total(features[outside], [names[row] for row in outside])
+            told = own.total(features[outside], names[outside])
             mixed[outside] = np.where(np.isfinite(told), log_roof[outside] + told, mixed[outside])
         if not found._wins(placed, base, np.exp(mixed)):
             return None

@@ -9,7 +9,7 @@ that plans a whole network runs them together with what follows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.models.trees.boosted_trees import TextTrees
 from latfarm_predictors.optional_libraries import library
+
+Names = npt.NDArray[np.str_]
+"""The name of the group of each kernel, shape (n,); "" for a kernel without trees."""
 
 LEAST_ROWS = 20
 """A group with fewer kernels than this has no trees."""
@@ -38,7 +41,7 @@ class ContextTrees:
 
     @staticmethod
     def grow(
-        features: Array, target: Array, weight: Array, names: Sequence[str], seed: int
+        features: Array, target: Array, weight: Array, names: Names, seed: int
     ) -> ContextTrees:
         """Trees that predict a target.
 
@@ -46,12 +49,12 @@ class ContextTrees:
             features: shape (n, f).
             target: shape (n,).
             weight: weight of each kernel, shape (n,).
-            names: the group of each of the n kernels; "" for kernels without trees.
+            names: the group of each, as `groups_of` gives them.
             seed: random seed.
         """
         found = {}
-        for name in sorted(set(names) - {""}):
-            rows = _rows_of(names, name)
+        for name in sorted(set(names.tolist()) - {""}):
+            rows = np.flatnonzero(names == name)
             found[name] = _grown(features[rows], target[rows], weight[rows], seed)
         return ContextTrees(found)
 
@@ -60,8 +63,8 @@ class ContextTrees:
         """The same trees for all these families, as older bundles have them."""
         return ContextTrees(dict.fromkeys(families, trees))
 
-    def names(self, families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> list[str]:
-        """The group of each of n kernels; "" where a kernel has no trees.
+    def names(self, families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> Names:
+        """The group of each of n kernels.
 
         Args:
             families: the family of each kernel.
@@ -69,7 +72,7 @@ class ContextTrees:
         """
         return _names(families, reads_input, self.groups)
 
-    def total(self, features: Array, names: Sequence[str]) -> Array:
+    def total(self, features: Array, names: Names) -> Array:
         """What the trees predict, shape (n,); NaN for kernels without trees.
 
         Args:
@@ -77,14 +80,14 @@ class ContextTrees:
             names: the group of each of the n kernels, as `names` gives them.
         """
         found = np.full(len(features), np.nan)
-        for name in sorted(set(names) & set(self.groups)):
-            rows = _rows_of(names, name)
+        for name in sorted(set(names.tolist()) & set(self.groups)):
+            rows = np.flatnonzero(names == name)
             found[rows] = self.groups[name].total(features[rows])
         return found
 
 
-def groups_of(families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> list[str]:
-    """The group that each kernel of a training set belongs to; "" where there are too few.
+def groups_of(families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> Names:
+    """The group that each kernel of a training set belongs to; none where it would be too small.
 
     First kernels are a group of their own where there are enough of them in a family.
 
@@ -96,7 +99,7 @@ def groups_of(families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> li
         _FIRST + family for family, first in zip(families, reads_input, strict=True) if first
     )
     large = {name for name, count in firsts.items() if count >= LEAST_ROWS}
-    counts = Counter(_names(families, reads_input, {*large, *families}))
+    counts = Counter(_names(families, reads_input, {*large, *families}).tolist())
     return _names(
         families, reads_input, {name for name, count in counts.items() if count >= LEAST_ROWS}
     )
@@ -105,8 +108,8 @@ def groups_of(families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> li
 def _names(
     families: Sequence[str],
     reads_input: npt.NDArray[np.bool_],
-    known: Mapping[str, object] | set[str],
-) -> list[str]:
+    known: Container[str],
+) -> Names:
     """The group of each kernel among the known ones."""
     found = []
     for family, first in zip(families, reads_input.tolist(), strict=True):
@@ -115,11 +118,7 @@ def _names(
             found.append(own)
         else:
             found.append(family if family in known else "")
-    return found
-
-
-def _rows_of(names: Sequence[str], name: str) -> npt.NDArray[np.intp]:
-    return np.array([row for row, own in enumerate(names) if own == name], dtype=np.intp)
+    return np.array(found, dtype=np.str_)
 
 
 def _grown(features: Array, target: Array, weight: Array, seed: int) -> TextTrees:

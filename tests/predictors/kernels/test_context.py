@@ -213,7 +213,7 @@ def test_small_groups_have_no_trees() -> None:
     families = ["conv"] * LEAST_ROWS + ["pool"] * (LEAST_ROWS - 1) + ["dwconv"] * LEAST_ROWS
     first = np.zeros(len(families), dtype=np.bool_)
     first[: LEAST_ROWS - 1] = True
-    names = groups_of(families, first)
+    names = groups_of(families, first).tolist()
     # Too few convolutions are first ones: these are among the others.
     assert names[:LEAST_ROWS] == ["conv"] * LEAST_ROWS
     assert set(names[LEAST_ROWS:]) == {"", "dwconv"}

@@ -91,9 +91,7 @@ class Profiled:
                 graphs.setdefault(hash_of(graph), graph)
         for join in joins.values():
             graphs.setdefault(hash_of(join.graph), join.graph)
-        new = {key: graph for key, graph in graphs.items() if key not in self._shown}
-        if new:
-            yield from self._profile(new, ask, next_batch, len(new) + len(cases))
+        yield from self._profile(graphs, ask, next_batch, len(cases))
         for case in cases:
             self._settle(case, joins.get(case.label))
 
@@ -105,10 +103,8 @@ class Profiled:
         """
         apart = [case for case in cases if self.truth.get(case.rule) is False and case.continues]
         models = [graph for case in apart for graph in (case.pool_alone, case.continued)]
-        graphs = {hash_of(graph): graph for graph in models if hash_of(graph) not in self._shown}
-        if not graphs:
-            return
-        yield from self._profile(graphs, ask, next_batch, len(graphs))
+        graphs = {hash_of(graph): graph for graph in models}
+        yield from self._profile(graphs, ask, next_batch, 0)
         for case in apart:
             parts = (case.single_first, case.single_second, case.pool_alone)
             alone = [self._shown[hash_of(graph)] for graph in parts]
@@ -117,14 +113,24 @@ class Profiled:
                 self.absorbed.discard(case.rule)
 
     def _profile(
-        self, graphs: Mapping[str, Graph], ask: AskProfile, next_batch: Next, total: int
+        self, graphs: Mapping[str, Graph], ask: AskProfile, next_batch: Next, later: int
     ) -> Plan:
-        """Profile these graphs, which are named by their hashes, and keep what is shown of each."""
-        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in graphs.items()}
-        answers = yield next_batch(list(requests.values()), total)
+        """Profile those of these graphs that were not profiled before, and keep what is shown.
+
+        Args:
+            graphs: the graphs by their hashes.
+            ask: makes a request.
+            next_batch: makes a batch.
+            later: estimate of how many requests follow these.
+        """
+        new = {key: graph for key, graph in graphs.items() if key not in self._shown}
+        if not new:
+            return
+        requests = {key: ask(graph, f"profile: {graph.name}") for key, graph in new.items()}
+        answers = yield next_batch(list(requests.values()), len(new) + later)
         shown = {key: answers[request.request_id] for key, request in requests.items()}
         self._shown |= shown
-        self.models += [(graph, shown[key]) for key, graph in graphs.items()]
+        self.models += [(graph, shown[key]) for key, graph in new.items()]
 
     def _settle(self, case: PairCase, join: ConnectionCase | None) -> None:
         """Take the answer of the profiles of a pair, and of a join of its ops where it has one."""

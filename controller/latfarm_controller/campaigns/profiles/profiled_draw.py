@@ -24,9 +24,11 @@ PURPOSE = "context"
 ROUND = 60
 """Largest number of graphs that are asked before it is known which of them the platform refuses."""
 MOST_REFUSED = 2
-"""So many graphs with the same ops are refused before no further one is asked."""
+"""If the platform refused this many graphs that have the same ops, and ran none of them, no further
+graph with these ops is asked."""
 _PATIENCE = 20
-"""So many times more graphs are looked at for a round than it asks, if most would be refused."""
+"""A round ends after it has looked at this many times `ROUND` graphs of the draw: an endless draw
+may hold nothing but graphs with refused ops."""
 
 
 class ProfiledDraw(PlannedCampaign):
