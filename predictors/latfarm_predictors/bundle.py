@@ -44,7 +44,7 @@ from latfarm_predictors.slow_core import AS_TOLD, SlowCore
 
 FORMAT = "latfarm-bundle"
 """Name of the format, in every header."""
-VERSION = 10
+VERSION = 11
 """Version of the format that is written.
 
 Version 2 has the baselines in files of their own. Version 3 may have regressors of single families
@@ -53,9 +53,10 @@ Version 5 may know kernels without time inside networks (`learned/absent_kernels
 tells the pieces that moves copy (`Workload.contiguous`). In version 7 unaligned convolutions may
 have rates of their own, in version 8 the pieces of moves have one, and in version 9 packs of matrix
 products may have them (`models/roofline.py`). In version 10 each family has trees of its own for
-kernels at their places (`learned/context_trees.py`).
+kernels at their places (`learned/context_trees.py`), and in version 11 these decide together with
+the regressors (`learned/context_shares.py`).
 """
-READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 """Versions of the format that can be read."""
 
 _LONGEST_NAME = 200

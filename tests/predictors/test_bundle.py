@@ -101,7 +101,7 @@ def test_files_are_open_formats(stored: Path) -> None:
         assert len(arrays.files) > 20
         assert all(arrays[name].dtype != object for name in arrays.files)
     header = json.loads((stored / "tree" / "bundle.json").read_text())
-    assert (header["format"], header["version"]) == ("latfarm-bundle", 10)
+    assert (header["format"], header["version"]) == ("latfarm-bundle", 11)
 
 
 def rewrite(stored: Path, target: Path, **changes: bytes) -> None:
@@ -122,14 +122,14 @@ def sign(target: Path) -> None:
     (target / "SHA256SUMS").write_text("".join(lines))
 
 
-@pytest.mark.parametrize("version", [11, 0, True, 2.0, "2", None])
+@pytest.mark.parametrize("version", [12, 0, True, 2.0, "2", None])
 def test_another_version_is_refused_with_both_numbers(
     version: object, stored: Path, tmp_path: Path
 ) -> None:
     header = {"format": "latfarm-bundle", "version": version, "platform": "p"}
     rewrite(stored, tmp_path / "new", bundle=json.dumps(header).encode())
     with pytest.raises(
-        BundleError, match=r"this program reads .* versions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10: .*train"
+        BundleError, match=r"this program reads .* versions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11: .*train"
     ):
         load_bundle(tmp_path / "new")
     assert issubclass(BundleError, PredictorsError)

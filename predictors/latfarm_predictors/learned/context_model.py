@@ -6,9 +6,10 @@ kernels has trees of its own (`context_trees.py`). They build on the roofline an
 kernels' regressors, because these have seen the very kernels that the trees learn from, and predict
 them better than any other.
 
-The trees predict instead of the regressors. They are kept only if they predict the sums over
-networks that they have not seen better. On a runtime that executes kernel by kernel, whatever their
-neighbours are, there is nothing to learn.
+How far the trees of a family decide, beside the regressors, is learned too (`context_shares.py`).
+Trees are kept only if sums over networks that neither they nor the regressors have seen are
+predicted better with them. On a runtime that executes kernel by kernel, whatever their neighbours
+are, there is nothing to learn.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.context_trees import ContextTrees, groups_of
+from latfarm_predictors.learned.context_shares import mixed_log, shares_of_trees
+from latfarm_predictors.learned.context_trees import (
+    ContextTrees,
+    Names,
+    groups_of,
+    names_among,
+)
 from latfarm_predictors.learned.kernel_models import KernelModels
 from latfarm_predictors.learned.placed_kernels import at_places
 from latfarm_predictors.models.base import ModelState, robust_sigma
@@ -100,6 +107,8 @@ class ContextModel:
         rooflines: roofline of each group of kernels; that of all kernels under the name "".
         router: which group a kernel belongs to.
         vocabulary: the ops that are features.
+        shares: share of the trees in the logarithm of the latency, by the name of the group;
+            regressors decide the rest. Groups with the share 0 have no trees.
         shrink: factor on the log-sigma of a kernel, because the trees are more precise.
         before: error of the sum over a network that was not seen, without the trees.
         after: error of the sum over a network that was not seen, with the trees.
@@ -108,6 +117,7 @@ class ContextModel:
     rooflines: Mapping[str, Roofline]
     router: Router
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
+    shares: Mapping[str, float] = field(default_factory=dict)
     shrink: float = 1.0
     before: float = 0.0
     after: float = 0.0
@@ -143,25 +153,28 @@ class ContextModel:
         order = np.random.default_rng(seed).permutation(len(placed.keys)) % _FOLDS
         fold = order[placed.group]
         names = groups_of(table.families, _reads_input(placed.marks))
-        mixed = np.log(base)
+        told = np.full(len(names), np.nan)
 
         def grown(inside: npt.NDArray[np.intp]) -> ContextTrees:
             target = (truth - log_roof)[inside]
-            return ContextTrees.grow(features[inside], target, weight[inside], names[inside], seed)
+            root = np.sqrt(weight[inside])  # so that small kernels count more than by their share
+            return ContextTrees.grow(features[inside], target, root, names[inside], seed)
 
         parts = [np.flatnonzero(fold != number) for number in range(_FOLDS)]
         with ThreadPoolExecutor(_THREADS) as pool:  # LightGBM releases the GIL
             folds = list(pool.map(grown, parts))
         for number, own in enumerate(folds):
             outside = np.flatnonzero(fold == number)
-            told = own.total(features[outside], names[outside])
-            mixed[outside] = np.where(np.isfinite(told), log_roof[outside] + told, mixed[outside])
+            told[outside] = log_roof[outside] + own.total(features[outside], names[outside])
+        found.shares = shares_of_trees(told, np.log(base), truth, weight, names)
+        mixed = mixed_log(told, np.log(base), found._share(names))
         if not found._wins(placed, base, np.exp(mixed)):
             return None
         spread = robust_sigma(truth - np.log(base))
         found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
-        found._trees = grown(np.arange(len(names)))
-        found._folds = tuple(folds)
+        used = [name for name, share in found.shares.items() if share > 0.0]
+        found._trees = grown(np.flatnonzero(np.isin(names, used)))
+        found._folds = tuple([own.only(used) for own in folds])
         found._fold_of = {key: int(at) for key, at in zip(placed.keys, order, strict=True)}
         return found
 
@@ -181,9 +194,10 @@ class ContextModel:
         if key is not None and key in self._fold_of:
             trees = self._folds[self._fold_of[key]]
         log_roof = self._log_roofline(table)
-        names = trees.names(table.families, _reads_input(marks))
+        names = names_among(self.shares, table.families, _reads_input(marks))
         told = log_roof + trees.total(self._features(table, marks, log_roof), names)
-        return np.where(np.isfinite(told), np.exp(told), base_ms)
+        mixed = np.exp(mixed_log(told, np.log(base_ms), self._share(names)))
+        return np.where(np.isfinite(told), mixed, base_ms)
 
     def _wins(self, placed: PlacedKernels, base: Array, mixed: Array) -> bool:
         """Whether the trees predict sums over networks better, by enough and surely."""
@@ -211,6 +225,7 @@ class ContextModel:
                 "main_ops": list(self.vocabulary.main),
                 "appended_ops": list(self.vocabulary.appended),
                 "groups": list(self._trees.groups),
+                "shares": dict(self.shares),
                 "shrink": self.shrink,
                 "before": self.before,
                 "after": self.after,
@@ -235,15 +250,22 @@ class ContextModel:
         values = state.values
         if tuple(values["names"]) != NAMES:
             raise ValueError("the context's marks are those of another version")
+        trees = _trees_of(state)
+        shares = values.get("shares", dict.fromkeys(trees.groups, 1.0))  # new in version 11
         return ContextModel(
             _rooflines(models),
             models.router,
             Vocabulary(tuple(values["main_ops"]), tuple(values["appended_ops"])),
+            {str(name): float(share) for name, share in shares.items()},
             float(values["shrink"]),
             float(values["before"]),
             float(values["after"]),
-            _trees_of(state),
+            trees,
         )
+
+    def _share(self, names: Names) -> Array:
+        """The share of the trees of each kernel's group, shape (n,)."""
+        return np.array([self.shares.get(name, 0.0) for name in names.tolist()])
 
     def _log_roofline(self, table: Table) -> Array:
         """Logarithm of the roofline of each kernel's group, or of all kernels where it has none."""
@@ -281,13 +303,9 @@ def _regressed_ms(
 
 
 def _weights(placed: PlacedKernels) -> Array:
-    """Weight of each kernel: the root of its share of its network's time.
-
-    The root makes small kernels count more than by their share.
-    """
+    """Weight of each kernel: its share of its network's time, shape (n,)."""
     whole = np.bincount(placed.group, placed.latency_ms, minlength=len(placed.keys))
-    share = placed.latency_ms / whole[placed.group]
-    return np.asarray(np.sqrt(share))
+    return np.asarray(placed.latency_ms / whole[placed.group])
 
 
 def _errors(placed: PlacedKernels, predicted: Array) -> tuple[Array, Array]:

@@ -63,21 +63,16 @@ class ContextTrees:
         """The same trees for all these families, as older bundles have them."""
         return ContextTrees(dict.fromkeys(families, trees))
 
-    def names(self, families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> Names:
-        """The group of each of n kernels.
-
-        Args:
-            families: the family of each kernel.
-            reads_input: whether each reads an input of its network, shape (n,).
-        """
-        return _names(families, reads_input, self.groups)
+    def only(self, names: Container[str]) -> ContextTrees:
+        """The trees of these groups alone."""
+        return ContextTrees({name: own for name, own in self.groups.items() if name in names})
 
     def total(self, features: Array, names: Names) -> Array:
         """What the trees predict, shape (n,); NaN for kernels without trees.
 
         Args:
             features: shape (n, f).
-            names: the group of each of the n kernels, as `names` gives them.
+            names: the group of each of the n kernels, as `names_among` gives them.
         """
         found = np.full(len(features), np.nan)
         for name in sorted(set(names.tolist()) & set(self.groups)):
@@ -99,18 +94,21 @@ def groups_of(families: Sequence[str], reads_input: npt.NDArray[np.bool_]) -> Na
         _FIRST + family for family, first in zip(families, reads_input, strict=True) if first
     )
     large = {name for name, count in firsts.items() if count >= LEAST_ROWS}
-    counts = Counter(_names(families, reads_input, {*large, *families}).tolist())
-    return _names(
-        families, reads_input, {name for name, count in counts.items() if count >= LEAST_ROWS}
-    )
+    counts = Counter(names_among({*large, *families}, families, reads_input).tolist())
+    enough = {name for name, count in counts.items() if count >= LEAST_ROWS}
+    return names_among(enough, families, reads_input)
 
 
-def _names(
-    families: Sequence[str],
-    reads_input: npt.NDArray[np.bool_],
-    known: Container[str],
+def names_among(
+    known: Container[str], families: Sequence[str], reads_input: npt.NDArray[np.bool_]
 ) -> Names:
-    """The group of each kernel among the known ones."""
+    """The group of each of n kernels; "" where none of the known groups is its own.
+
+    Args:
+        known: names of groups.
+        families: the family of each kernel.
+        reads_input: whether each reads an input of its network, shape (n,).
+    """
     found = []
     for family, first in zip(families, reads_input.tolist(), strict=True):
         own = _FIRST + family

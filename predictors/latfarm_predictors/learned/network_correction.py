@@ -114,6 +114,7 @@ class NetworkCorrection:
         share: how the errors of kernels add up.
         residuals: log(measured / predicted) of each network by a correction without it, shape (n,).
         scores: absolute residual of each network divided by its sigma, shape (n,).
+        profiled_scores: scores of profiled networks, which calibrate intervals as well, shape (m,).
         other_scores: scores of other platforms, by name, that calibrate intervals as well.
     """
 
@@ -126,12 +127,14 @@ class NetworkCorrection:
         self._likeness = Likeness.none()
         self.residuals: Array = np.zeros(0)
         self.scores: Array = np.zeros(0)
+        self.profiled_scores: Array = np.zeros(0)
         self.other_scores: Mapping[str, Array] = {}
 
     @property
     def calibration(self) -> ScorePool:
-        """The scores that intervals are calibrated by."""
-        return ScorePool(self.scores, self.other_scores)
+        """The scores that intervals are calibrated by; those of `scores` are the first own ones."""
+        own = np.concatenate([self.scores, self.profiled_scores])
+        return ScorePool(own, self.other_scores)
 
     @property
     def left_out_errors(self) -> Array:
@@ -143,7 +146,9 @@ class NetworkCorrection:
         """The correction that won: none, scale, ridge or gp; "+cold" if on the partly cold sum."""
         return self._fit.kind + ("+cold" if self._fit.blend else "")
 
-    def fit(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> NetworkCorrection:
+    def fit(
+        self, networks: Sequence[NetworkFigures], latency_ms: Array, *, profiled: int = 0
+    ) -> NetworkCorrection:
         """Choose and fit a correction.
 
         For `residuals` and `scores` each network is left out in turn, of the choice too.
@@ -151,6 +156,7 @@ class NetworkCorrection:
         Args:
             networks: figures of n networks.
             latency_ms: measured latency of each, shape (n,).
+            profiled: how many of them, at the end, are profiled networks: they have no residuals.
         """
         count = len(networks)
         if count == 0:
@@ -164,7 +170,8 @@ class NetworkCorrection:
             predicted, sigma = inner.predict([networks[index]])
             residuals[index] = np.log(latency_ms[index] / predicted[0])
             scores[index] = abs(residuals[index]) / sigma[0]
-        self.residuals, self.scores = residuals, scores
+        self.residuals = residuals[: count - profiled]
+        self.scores, self.profiled_scores = np.split(scores, [count - profiled])
         return self
 
     def learn(self, networks: Sequence[NetworkFigures], latency_ms: Array) -> None:
@@ -187,6 +194,8 @@ class NetworkCorrection:
         values: dict[str, Any] = {"rho": self.share.rho, "tau": self.share.tau}
         values["scores_version"] = SCORES_VERSION
         arrays = {"residuals": self.residuals, "scores": self.scores}
+        if len(self.profiled_scores):
+            arrays["profiled_scores"] = self.profiled_scores
         if self.other_scores:
             values["other_platforms"] = list(self.other_scores)
             for number, told in enumerate(self.other_scores.values()):
@@ -212,6 +221,7 @@ class NetworkCorrection:
             state.values.get("size", {})
         )  # missing in older versions
         model.residuals, model.scores = state.arrays["residuals"], state.arrays["scores"]
+        model.profiled_scores = state.arrays.get("profiled_scores", np.zeros(0))
         others = enumerate(state.values.get("other_platforms", ()))
         model.other_scores = {str(name): state.arrays[f"other_scores_{n}"] for n, name in others}
         if "like_points" in state.arrays:  # missing with few networks and in older versions

@@ -179,7 +179,8 @@ def _fit_networks(
     """Fit what a predictor knows beyond single kernels: their neighbours, and whole networks."""
     predictor.absent = AbsentKernels.of(samples.places, samples.rules)
     predictor.context = _fit_context(predictor, samples, unseen, seed)
-    summed = _calibrate(predictor, networks, unseen, on_progress)
+    profiled = [] if predictor.context is None else _profiled_networks(predictor, samples, networks)
+    summed = _calibrate(predictor, networks, profiled, unseen, on_progress)
     predictor.corrector, predictor.shipping = chosen_corrector(summed, seed)
     if nnlp is not None:
         _try_nnlp(predictor, summed, nnlp, on_progress)
@@ -246,21 +247,44 @@ def _unseen(training: Training, models: KernelModels) -> Unseen:
     }
 
 
+def _profiled_networks(
+    predictor: PlatformPredictor, samples: PlatformSamples, networks: Sequence[NetworkSample]
+) -> list[NetworkSample]:
+    """The profiled networks whose times tell their whole latency, to calibrate intervals with.
+
+    A kernel in one of them is predicted by trees and regressors that have not seen this network, so
+    it is as unknown as a calibration network. A graph with fewer kernels than every calibration
+    network is a part of a network, and is left out.
+    """
+    least = min((len(find_parts(n.graph, samples.rules)) for n in networks), default=0)
+    found: list[NetworkSample] = []
+    for kernels in samples.places:
+        origin = kernels[0].kernel.origin if kernels else None
+        if origin is None or len(kernels) < least or not networks:
+            continue
+        graph, _ = origin
+        inside_ms = sum(kernel.latency_ms for kernel in kernels)
+        if len(kernels) == len(find_parts(graph, samples.rules)) and inside_ms > 0:
+            found.append(NetworkSample(graph, inside_ms + predictor.fixed_ms(boundary_mb(graph))))
+    return found
+
+
 def _calibrate(
     predictor: PlatformPredictor,
     networks: Sequence[NetworkSample],
+    profiled: Sequence[NetworkSample],
     unseen: Unseen,
     on_progress: OnProgress,
 ) -> SummedNetworks:
-    """Fit the network correction; returns what it was fitted to.
+    """Fit the network correction; returns the sums of the networks that were not profiled.
 
     A kernel that is in the training set enters with its out-of-fold estimate: otherwise networks
     made of training kernels would look easier than those that will be asked about.
     """
     sums: list[NetworkFigures] = []
     kernel_sums: list[KernelSum] = []
-    for done, network in enumerate(networks):
-        on_progress("networks", done, len(networks))
+    for done, network in enumerate(all_of := [*networks, *profiled]):
+        on_progress("networks", done, len(all_of))
         graph = network.graph
         parts = find_parts(graph, predictor.rules)
         rows = workloads_of(graph, parts)
@@ -280,7 +304,9 @@ def _calibrate(
         sums.append(predictor.sums(estimates, moved_mb))
         fixed_ms = predictor.fixed_ms(moved_mb)
         kernel_sums.append(KernelSum(graph, parts, estimates.latency_ms, fixed_ms))
-    latency = np.array([network.latency_ms for network in networks], dtype=np.float64)
-    predictor.correction.fit(sums, latency)
-    on_progress("networks", len(networks), len(networks))
-    return SummedNetworks(kernel_sums, sums, latency, [network.family for network in networks])
+    latency = np.array([network.latency_ms for network in all_of], dtype=np.float64)
+    predictor.correction.fit(sums, latency, profiled=len(profiled))
+    on_progress("networks", len(all_of), len(all_of))
+    own = len(networks)
+    families = [network.family for network in networks]
+    return SummedNetworks(kernel_sums[:own], sums[:own], latency[:own], families)

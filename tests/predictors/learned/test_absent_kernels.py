@@ -156,6 +156,6 @@ def test_bundles_with_such_kernels_are_refused_by_older_programs(
         path = tmp_path / f"{name}.zip"
         save_bundle(made, path)
         with ZipFile(path) as archive:
-            assert json.loads(archive.read("bundle.json"))["version"] == 10
+            assert json.loads(archive.read("bundle.json"))["version"] == 11
         graph = joined(20, read_again=False)
         assert load_bundle(path).predict(graph).latency_ms == made.predict(graph).latency_ms

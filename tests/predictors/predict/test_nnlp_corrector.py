@@ -125,7 +125,7 @@ def test_a_bundle_answers_with_it_and_names_it(
     path = tmp_path / "bundle.zip"
     save_bundle(replace(predictor, corrector=corrector, shipping=decision), path)
     with zipfile.ZipFile(path) as archive:
-        assert json.loads(archive.read("bundle.json"))["version"] == 10
+        assert json.loads(archive.read("bundle.json"))["version"] == 11
     loaded = load_bundle(path)
     answers = loaded.predict_many([each.graph for each in networks.sums])
     expected, _ = corrector.predict(networks.sums)
