@@ -15,6 +15,7 @@ from latfarm_predictors.kernels.fusion_search import find_parts, split
 from latfarm_predictors.kernels.kernel import Kernel
 from latfarm_predictors.kernels.workload import workload, workloads_of
 from latfarm_predictors.learned.context_model import LEAST_NETWORKS, ContextModel, PlacedKernels
+from latfarm_predictors.learned.context_shares import shares_of_trees
 from latfarm_predictors.learned.context_trees import LEAST_ROWS, groups_of
 from latfarm_predictors.models.base import ModelState
 from latfarm_predictors.predict.fitting import PlatformSamples, fit_predictor
@@ -192,7 +193,8 @@ def test_trees_that_older_bundles_share_among_families_are_read(odd: PlatformPre
     state = odd.context.state()
     groups = list(state.values["groups"])
     assert {"conv", "first conv"} <= set(groups)
-    values = {name: value for name, value in state.values.items() if name != "groups"}
+    new = {"groups", "shares"}
+    values = {name: value for name, value in state.values.items() if name not in new}
     text = state.texts[f"lightgbm_{groups.index('conv')}"]
     older = ModelState(state.kind, {**values, "families": ["conv"]}, {}, {"lightgbm": text})
     read = ContextModel.from_state(older, odd.models)
@@ -207,6 +209,74 @@ def test_trees_that_older_bundles_share_among_families_are_read(odd: PlatformPre
     assert theirs[first] != 123.0
     joins = [at for at, family in enumerate(table.families) if family == "concat"]
     assert (theirs[joins] == 123.0).all()
+
+
+def test_kernels_of_a_group_without_a_share_are_left_to_regressors(odd: PlatformPredictor) -> None:
+    assert odd.context is not None
+    state = odd.context.state()
+    groups = list(state.values["groups"])
+    texts = {"lightgbm_0": state.texts[f"lightgbm_{groups.index('conv')}"]}
+    values = {**state.values, "groups": ["conv"], "shares": {"conv": 1.0, "first conv": 0.0}}
+    read = ContextModel.from_state(ModelState(state.kind, values, {}, texts), odd.models)
+    parts = find_parts(graph := joined(33, 17), RULES)
+    table, marks = as_table(workloads_of(graph, parts)), marks_of(graph, parts)
+    told = read.latency_ms(table, marks, np.full(len(parts), 123.0))
+    first, *others = [at for at, family in enumerate(table.families) if family == "conv"]
+    # Trees that know other convolutions say nothing about the first one.
+    assert told[first] == 123.0
+    assert (told[others] != 123.0).all()
+
+
+def test_each_group_has_the_share_with_the_smallest_errors() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=400)
+    noise = 0.1 * rng.normal(size=(2, 400))
+    names = np.repeat(["known by trees", "known by both", "known by regressors", ""], 100)
+    trees = truth + np.repeat([0.1, 1.0, 4.0, 0.0], 100) * noise[0]
+    regressors = truth + np.repeat([4.0, 1.0, 0.1, 4.0], 100) * noise[1]
+    trees[::10] = np.nan  # kernels without trees tell nothing about them
+    shares = shares_of_trees(trees, regressors, truth, np.ones(400), names)
+    assert set(shares) == {"known by trees", "known by both", "known by regressors"}
+    assert shares["known by trees"] > 0.9
+    assert 0.3 < shares["known by both"] < 0.7
+    assert shares["known by regressors"] == 0.0
+
+
+def test_errors_that_weigh_nothing_decide_nothing() -> None:
+    truth, weight = np.zeros(100), np.repeat([1.0, 0.0], 50)
+    trees = np.repeat([0.0, 0.4], 50)
+    regressors = np.repeat([0.1, 0.0], 50)
+    names = np.full(100, "conv")
+    assert shares_of_trees(trees, regressors, truth, weight, names) == {"conv": 1.0}
+    assert shares_of_trees(trees, regressors, truth, 1.0 - weight, names) == {"conv": 0.0}
+
+
+def test_profiled_networks_calibrate_intervals_where_trees_are_used(
+    odd: PlatformPredictor,
+) -> None:
+    assert len(odd.correction.residuals) == len(odd.correction.scores) == 12
+    assert len(odd.correction.profiled_scores) == LEAST_NETWORKS + 20
+    assert odd.guarantee(0.9).networks == LEAST_NETWORKS + 32
+
+
+def test_networks_that_are_not_known_whole_calibrate_nothing() -> None:
+    graphs = networks(LEAST_NETWORKS + 20, 1)
+    places = seen(graphs, odd_ms)
+    samples = [sample for network in places for sample in network]
+    small = [KernelSample(k, odd_ms(k), insight="profile") for k in split(head(), RULES)]
+    told = [places[0][1:], small, [], *places[1:]]  # a kernel is missing, and a part of a network
+    whole = [
+        NetworkSample(graph, sum(sample.latency_ms for sample in network))
+        for graph, network in zip(graphs[:12], places, strict=False)
+    ]
+    found = fit_predictor(PlatformSamples("p", RULES, samples, whole, places=told), baselines=False)
+    assert found.context is not None
+    assert len(found.correction.profiled_scores) == len(graphs) - 1
+
+
+def head() -> Graph:
+    b = GraphBuilder("head")
+    return b.build([b.relu(b.conv(b.relu(b.conv(b.input((1, 16, 16, 16)), 16, 1)), 8, 3))])
 
 
 def test_small_groups_have_no_trees() -> None:
