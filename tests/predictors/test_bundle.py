@@ -129,7 +129,8 @@ def test_another_version_is_refused_with_both_numbers(
     header = {"format": "latfarm-bundle", "version": version, "platform": "p"}
     rewrite(stored, tmp_path / "new", bundle=json.dumps(header).encode())
     with pytest.raises(
-        BundleError, match=r"this program reads .* versions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11: .*train"
+        BundleError,
+        match=r"this program reads .* versions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11: .*train",
     ):
         load_bundle(tmp_path / "new")
     assert issubclass(BundleError, PredictorsError)

@@ -283,8 +283,9 @@ def _calibrate(
     """
     sums: list[NetworkFigures] = []
     kernel_sums: list[KernelSum] = []
-    for done, network in enumerate(all_of := [*networks, *profiled]):
-        on_progress("networks", done, len(all_of))
+    both = [*networks, *profiled]
+    for done, network in enumerate(both):
+        on_progress("networks", done, len(both))
         graph = network.graph
         parts = find_parts(graph, predictor.rules)
         rows = workloads_of(graph, parts)
@@ -304,9 +305,9 @@ def _calibrate(
         sums.append(predictor.sums(estimates, moved_mb))
         fixed_ms = predictor.fixed_ms(moved_mb)
         kernel_sums.append(KernelSum(graph, parts, estimates.latency_ms, fixed_ms))
-    latency = np.array([network.latency_ms for network in all_of], dtype=np.float64)
+    latency = np.array([network.latency_ms for network in both], dtype=np.float64)
     predictor.correction.fit(sums, latency, profiled=len(profiled))
-    on_progress("networks", len(all_of), len(all_of))
+    on_progress("networks", len(both), len(both))
     own = len(networks)
     families = [network.family for network in networks]
     return SummedNetworks(kernel_sums[:own], sums[:own], latency[:own], families)
