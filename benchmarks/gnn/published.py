@@ -110,7 +110,12 @@ TABLES = (
         (*_PLAIN, "nnlp-small", "sum", "sum-gp", "corrected"),
         ("sum-gp", "corrected"),
     ),
-    FamilyTable("sim-npu", 0, ("flops_mac", "nn-meter", "sum"), ("sum",)),
+    FamilyTable(
+        "sim-npu",
+        0,
+        (*_PLAIN, "sum", "sum-gp", "corrected"),
+        ("sum", "sum-gp", "corrected"),
+    ),
     FamilyTable(
         "store-local-ncnn20261020-fp32-1t",
         0,
