@@ -29,7 +29,7 @@ from latfarm_predictors.graph.hash import hash_of
 from latfarm_predictors.kernels.context import NAMES, Marks, as_columns, marks_of
 from latfarm_predictors.kernels.fusion import FusionRules
 from latfarm_predictors.kernels.workload import Workload
-from latfarm_predictors.learned.context_shares import mixed_log, shares_of_trees
+from latfarm_predictors.learned.context_shares import shares_of_trees, shift_by_trees
 from latfarm_predictors.learned.context_trees import (
     ContextTrees,
     Names,
@@ -166,11 +166,12 @@ class ContextModel:
         for number, own in enumerate(folds):
             outside = np.flatnonzero(fold == number)
             told[outside] = log_roof[outside] + own.total(features[outside], names[outside])
-        found.shares = shares_of_trees(told, np.log(base), truth, weight, names)
-        mixed = mixed_log(told, np.log(base), found._share(names))
+        log_base = np.log(base)
+        found.shares = shares_of_trees(told, log_base, truth, weight, names)
+        mixed = log_base + shift_by_trees(told, log_base, found._share(names))
         if not found._wins(placed, base, np.exp(mixed)):
             return None
-        spread = robust_sigma(truth - np.log(base))
+        spread = robust_sigma(truth - log_base)
         found.shrink = min(robust_sigma(truth - mixed) / max(spread, 1e-9), 1.0)
         used = [name for name, share in found.shares.items() if share > 0.0]
         found._trees = grown(np.flatnonzero(np.isin(names, used)))
@@ -196,8 +197,7 @@ class ContextModel:
         log_roof = self._log_roofline(table)
         names = names_among(self.shares, table.families, _reads_input(marks))
         told = log_roof + trees.total(self._features(table, marks, log_roof), names)
-        mixed = np.exp(mixed_log(told, np.log(base_ms), self._share(names)))
-        return np.where(np.isfinite(told), mixed, base_ms)
+        return base_ms * np.exp(shift_by_trees(told, np.log(base_ms), self._share(names)))
 
     def _wins(self, placed: PlacedKernels, base: Array, mixed: Array) -> bool:
         """Whether the trees predict sums over networks better, by enough and surely."""

@@ -13,13 +13,7 @@ import numpy as np
 
 from latfarm_predictors.features.table import Array
 from latfarm_predictors.learned.context_trees import Names
-
-LEAST_HELP = 0.98
-"""Trees must lower the error of a group to this share; otherwise the regressors decide alone."""
-_MOST_ERROR = 0.5
-"""The logarithm of a latency counts as wrong by at most this much."""
-_STEPS = 20
-"""Shares are multiples of one in this many."""
+from latfarm_predictors.models.stack import mixing_weight
 
 
 def shares_of_trees(
@@ -37,23 +31,19 @@ def shares_of_trees(
     """
     found: dict[str, float] = {}
     known = np.isfinite(trees)
-    steps = np.linspace(0.0, 1.0, _STEPS + 1)
     for name in sorted(set(names.tolist()) - {""}):
         rows = np.flatnonzero((names == name) & known)
-        mixed = np.outer(steps, trees[rows]) + np.outer(1.0 - steps, regressors[rows])
-        errors = np.minimum(np.abs(mixed - truth[rows]), _MOST_ERROR) @ weight[rows]
-        best = int(np.argmin(errors))
-        found[name] = float(steps[best]) if errors[best] < LEAST_HELP * errors[0] else 0.0
+        left = mixing_weight(regressors[rows], trees[rows], truth[rows], weight[rows])
+        found[name] = 1.0 - left
     return found
 
 
-def mixed_log(trees: Array, regressors: Array, share: Array) -> Array:
-    """The logarithm of each kernel's latency by trees and regressors together, shape (n,).
+def shift_by_trees(trees: Array, regressors: Array, share: Array) -> Array:
+    """What trees add to the logarithm of each latency by regressors, shape (n,).
 
     Args:
         trees: logarithm of each latency by the trees, shape (n,); NaN where there are none.
         regressors: the same by the regressors, shape (n,).
         share: share of the trees of each kernel's group, shape (n,).
     """
-    mixed = share * np.where(np.isfinite(trees), trees, regressors) + (1.0 - share) * regressors
-    return np.asarray(mixed)
+    return np.where(np.isfinite(trees), share * (trees - regressors), 0.0)

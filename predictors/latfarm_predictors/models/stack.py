@@ -209,7 +209,7 @@ def _same_state(first: ModelState, second: ModelState) -> bool:
     )
 
 
-def mixing_weight(first: Array, second: Array, truth: Array) -> float:
+def mixing_weight(first: Array, second: Array, truth: Array, weight: Array | None = None) -> float:
     """Share of `first` in the mix that has the smallest mean absolute error.
 
     Each error is capped at 0.5. The share is 1 unless the error of the best mix is smaller by 2 %
@@ -219,10 +219,16 @@ def mixing_weight(first: Array, second: Array, truth: Array) -> float:
         first: log latencies by one model, shape (n,).
         second: log latencies by the other model, shape (n,).
         truth: log latencies as measured, shape (n,).
+        weight: how much each error counts, shape (n,), not all 0; None: all count alike.
     """
     shares = np.linspace(0.0, 1.0, 21)
     errors = [
-        float(np.minimum(np.abs(truth - share * first - (1.0 - share) * second), 0.5).mean())
+        float(
+            np.average(
+                np.minimum(np.abs(truth - share * first - (1.0 - share) * second), 0.5),
+                weights=weight,
+            )
+        )
         for share in shares
     ]
     best = int(np.argmin(errors))

@@ -132,7 +132,12 @@ def seen(graphs: list[Graph], cost: Callable[[Kernel], float]) -> list[list[Kern
     ]
 
 
-def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPredictor:
+def fitted(
+    cost: Callable[[Kernel], float],
+    graphs: list[Graph],
+    told: list[list[KernelSample]] | None = None,
+) -> PlatformPredictor:
+    """Fit a platform; `told` are the places that are known, if not those of all kernels."""
     places = seen(graphs, cost)
     samples = [sample for network in places for sample in network]
     whole = [
@@ -140,7 +145,7 @@ def fitted(cost: Callable[[Kernel], float], graphs: list[Graph]) -> PlatformPred
         for graph, network in zip(graphs[:12], places, strict=False)
     ]
     return fit_predictor(
-        PlatformSamples("p", RULES, samples, whole, places=places), baselines=False
+        PlatformSamples("p", RULES, samples, whole, places=told or places), baselines=False
     )
 
 
@@ -262,14 +267,9 @@ def test_profiled_networks_calibrate_intervals_where_trees_are_used(
 def test_networks_that_are_not_known_whole_calibrate_nothing() -> None:
     graphs = networks(LEAST_NETWORKS + 20, 1)
     places = seen(graphs, odd_ms)
-    samples = [sample for network in places for sample in network]
     small = [KernelSample(k, odd_ms(k), insight="profile") for k in split(head(), RULES)]
     told = [places[0][1:], small, [], *places[1:]]  # a kernel is missing, and a part of a network
-    whole = [
-        NetworkSample(graph, sum(sample.latency_ms for sample in network))
-        for graph, network in zip(graphs[:12], places, strict=False)
-    ]
-    found = fit_predictor(PlatformSamples("p", RULES, samples, whole, places=told), baselines=False)
+    found = fitted(odd_ms, graphs, told)
     assert found.context is not None
     assert len(found.correction.profiled_scores) == len(graphs) - 1
 
